@@ -1,0 +1,71 @@
+//! What process 0 does beside the dataflow: collects what no checkpoint refers to any more, tells sources of completed
+//! checkpoints, and sweeps for transactions of lower generations.
+use crate::failure::{Failure, fail};
+use crate::graph::Graph;
+use crate::job::JobContext;
+use crate::sink::ConnectorError;
+use crate::erased::SharedSource;
+use semel_checkpoint::{DurableCheckpoint, OperatorUid, collect};
+use std::sync::Arc;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::{info, warn};
+
+/// The completer's end.
+#[derive(Clone)]
+pub struct Upkeep {
+    completed: UnboundedSender<DurableCheckpoint>,
+}
+
+impl Upkeep {
+    /// Starts the tasks.
+    pub fn start(graph: Arc<Graph>, job: Arc<JobContext>) -> Upkeep {
+        let (completed, checkpoints) = unbounded_channel();
+        let sources = graph.sources().map(|(uid, source)| (uid.clone(), source.clone())).collect();
+        job.runtime.spawn(after_checkpoints(sources, job.clone(), checkpoints));
+        for (uid, sink, _) in graph.sinks() {
+            let (uid, sink, job) = (uid.clone(), sink.clone(), job.clone());
+            let runtime = job.runtime.clone();
+            runtime.spawn(async move {
+                let mut clock = interval(job.config().sweep_interval);
+                clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                clock.tick().await; // Recovery has just swept.
+                loop {
+                    clock.tick().await;
+                    match sink.sweep(job.identity(), &uid).await {
+                        Ok(swept) if !swept.aborted.is_empty() => info!(sink = %uid, transactions = ?swept.aborted, "ended transactions of lower generations"),
+                        Ok(_) => {}
+                        Err(ConnectorError::Fenced(why)) => fail(Failure::Fenced(format!("sink {uid}: {why}"))),
+                        // It is done again: a broker that is away for a moment is no reason to restart.
+                        Err(e) => warn!(sink = %uid, error = %e, "sweep failed"),
+                    }
+                }
+            });
+        }
+        Upkeep { completed }
+    }
+
+    /// A checkpoint is durable.
+    pub fn completed(&self, checkpoint: DurableCheckpoint) {
+        _ = self.completed.send(checkpoint);
+    }
+}
+
+async fn after_checkpoints(sources: Vec<(OperatorUid, SharedSource)>, job: Arc<JobContext>, mut checkpoints: UnboundedReceiver<DurableCheckpoint>) {
+    while let Some(mut checkpoint) = checkpoints.recv().await {
+        // Only the newest matters: what an older one would have told or collected, it does as well.
+        while let Ok(newer) = checkpoints.try_recv() {
+            checkpoint = newer;
+        }
+        for (uid, source) in &sources {
+            let splits = checkpoint.entry.sources.get(uid).map(Vec::as_slice).unwrap_or_default();
+            if let Err(e) = source.checkpoint_complete(job.identity(), splits).await {
+                warn!(source = %uid, error = %e, "the source was not told of the checkpoint");
+                metrics::counter!("commitsFailed", "operator" => uid.to_string()).increment(1);
+            }
+        }
+        if let Err(e) = collect(job.store.clone(), job.identity()).await {
+            warn!(error = %e, "collection of old checkpoints failed; the next checkpoint tries again");
+        }
+    }
+}

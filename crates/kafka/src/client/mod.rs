@@ -1,0 +1,40 @@
+//! A batch-native Kafka client.
+//!
+//! It speaks Kafka's protocol on the message codecs of crate `kafka-protocol`, but reads and writes record batches with
+//! its own code: a batch goes from and to columns of spans without one object per record. It also does what other
+//! clients cannot: end a transaction that another process opened ([`Transactions::end_txn`], version 5).
+//!
+//! Everything is asynchronous on tokio and has a [`Deadline`]; nothing waits forever. The parts, from the bottom:
+//! [`Connection`] (one socket, pipelined), [`Cluster`] (metadata, leaders, coordinators), and on it [`Fetcher`],
+//! [`Producer`], [`Transactions`], [`Offsets`] and [`Admin`].
+
+mod admin;
+mod cluster;
+mod compression;
+mod config;
+mod connection;
+mod deadline;
+mod error;
+mod fetch;
+mod jaas;
+mod metadata;
+mod offsets;
+mod producer;
+mod properties;
+mod record_batch;
+mod transactions;
+
+pub use admin::{Admin, ClusterDescription, ConfigEntry, NewTopic};
+pub use cluster::{Cluster, CoordinatorKind, Purpose};
+pub use compression::Compression;
+pub use config::{ClientConfig, Sasl, SaslCredentials, SaslMechanism, Secret, Security, TlsConfig, TlsVerify, TokenProvider, TrustRoots};
+pub use connection::{Connection, MAX_FRAME};
+pub use deadline::Deadline;
+pub use error::{ClientError, ErrorCode, Result};
+pub use fetch::{FetchConfig, FetchEvent, FetchFailure, Fetched, Fetcher, StartAt};
+pub use metadata::{BrokerNode, ClusterMetadata, Leader, PartitionMetadata, TopicMetadata, TopicPartition};
+pub use offsets::{CommittedOffset, IsolationLevel, ListedOffset, OffsetSpec, Offsets};
+pub use producer::{Acks, Identity, Producer, ProducerConfig};
+pub use properties::Properties;
+pub use record_batch::{BatchBuilder, BatchIdentity, Column, DecodeError, DecodeOptions, Decoder, FetchedRecords, Header, HeaderIter, RowColumns, Span, Timestamps};
+pub use transactions::{EndTxn, ListedTransaction, ProducerIdentity, TransactionDescription, TransactionState, Transactions};

@@ -1,0 +1,74 @@
+//! Phase two, one per subtask, with connections of its own.
+
+use crate::handle::KafkaTransaction;
+use crate::settle::{Next, Settled, Settler};
+use crate::sink::SharedPool;
+use crate::{Committed, ConnectorError, ConnectorResult};
+use semel_checkpoint::{CheckpointId, CommitPermit};
+use semel_engine::sink::SinkCommitter;
+use std::sync::Arc;
+
+/// Commits the transactions of one subtask.
+#[derive(Debug)]
+pub struct KafkaCommitter {
+    settler: Option<Settler>,
+    pool: Arc<SharedPool>,
+}
+
+impl KafkaCommitter {
+    pub(crate) fn new(settler: Option<Settler>, pool: Arc<SharedPool>) -> KafkaCommitter {
+        KafkaCommitter { settler, pool }
+    }
+
+    fn settler(&self) -> ConnectorResult<&Settler> {
+        let missing = || ConnectorError::Fatal("this sink's delivery guarantee has no transactions, but one is to be ended".to_owned());
+        self.settler.as_ref().ok_or_else(missing)
+    }
+
+    fn ended(&self, transaction: &KafkaTransaction, next: Next) {
+        let next = match next {
+            Next::Identity(producer_id, epoch) => Some((producer_id, epoch)),
+            Next::Initialise => None,
+            Next::Leave => return,
+        };
+        self.pool.lock().ended(&transaction.transactional_id, (transaction.producer_id, transaction.epoch), next);
+    }
+}
+
+impl SinkCommitter for KafkaCommitter {
+    type Transaction = KafkaTransaction;
+
+    async fn commit(&mut self, transaction: &KafkaTransaction, permit: &CommitPermit) -> ConnectorResult<Committed> {
+        _ = permit;
+        if !transaction.is_transactional() {
+            return Ok(Committed::Now);
+        }
+        match self.settler()?.commit(transaction).await? {
+            Settled::Committed { how, next } => {
+                self.ended(transaction, next);
+                Ok(how)
+            }
+            // `decide` never answers a commit so; if it did, it would be a loss.
+            Settled::Aborted { .. } => Err(ConnectorError::Lost(format!("{transaction}: aborted"))),
+        }
+    }
+
+    async fn abort(&mut self, transaction: &KafkaTransaction) -> ConnectorResult<()> {
+        if !transaction.is_transactional() {
+            return Ok(());
+        }
+        match self.settler()?.abort(transaction).await? {
+            Settled::Aborted { next } => {
+                self.ended(transaction, next);
+                Ok(())
+            }
+            Settled::Committed { .. } => Err(ConnectorError::Fatal(format!("{transaction} cannot be aborted: it was committed before"))),
+        }
+    }
+
+    async fn released(&mut self, committed: CheckpointId) -> ConnectorResult<()> {
+        self.pool.lock().released(committed);
+        self.pool.changed.notify_waiters();
+        Ok(())
+    }
+}
