@@ -196,6 +196,7 @@ public final class KafkaTool {
       case "delete-records" -> admin(r).deleteRecords(Map.of(partition(r), RecordsToDelete.beforeOffset(r.path("before").asLong()))).all().get(wait(r), TimeUnit.MILLISECONDS);
       case "transactions" -> transactions(r, ok);
       case "terminate-transaction" -> admin(r).forceTerminateTransaction(text(r, "transactional_id")).result().get(wait(r), TimeUnit.MILLISECONDS);
+      case "features" -> features(r, ok);
       case "group-offsets" -> groupOffsets(r, ok);
       case "elect-leader" -> electLeader(r);
       case "reassign" -> reassign(r);
@@ -263,6 +264,11 @@ public final class KafkaTool {
     ok.put("controller", controller == null ? -1 : controller.id());
     ArrayNode nodes = ok.putArray("nodes");
     for (Node n : c.nodes().get()) nodes.add(n.id());
+  }
+
+  static void features(JsonNode r, ObjectNode ok) throws Exception {
+    ObjectNode finalized = ok.putObject("finalized");
+    admin(r).describeFeatures().featureMetadata().get(wait(r), TimeUnit.MILLISECONDS).finalizedFeatures().forEach((name, range) -> finalized.put(name, range.maxVersionLevel()));
   }
 
   static void createTopic(JsonNode r) throws Exception {

@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn stat_with_a_strange_name() {
         assert_eq!(parse_stat("7 (a b) c) T 5 6 7 0").unwrap(), ('T', 5, 6));
-        assert_eq!(process(std::process::id()).unwrap().state == 'Z', false);
+        assert_ne!(process(std::process::id()).unwrap().state, 'Z');
     }
 
     #[test]

@@ -96,39 +96,39 @@ impl Netns {
 
     /// Packets vanish from now on, both ways; connections stay as they are at both ends.
     ///
-    /// The link stays up, so neither side is told: a blackhole route on each side eats the packets.
+    /// Each side sends to a hardware address that nobody has: no device goes down and no sender gets an error, as
+    /// with a link that is cut somewhere between two machines.
     pub fn cut(&self) -> Result<()> {
-        ip(&["route", "add", "blackhole", &format!("{}/32", self.inside)])?;
-        ip(&[
-            "-n",
-            &self.name,
-            "route",
-            "add",
-            "blackhole",
-            &format!("{}/32", self.host),
-        ])
+        self.neighbour(
+            &["replace"],
+            &["lladdr", "02:00:00:00:00:01", "nud", "permanent"],
+        )
     }
 
     /// The end of the partition.
     pub fn heal(&self) -> Result<()> {
-        ip(&["route", "del", "blackhole", &format!("{}/32", self.inside)])?;
+        self.neighbour(&["del"], &[])
+    }
+
+    fn neighbour(&self, verb: &[&str], what: &[&str]) -> Result<()> {
+        let (host, inside, peer) = (
+            self.host.to_string(),
+            self.inside.to_string(),
+            format!("{}p", self.device),
+        );
+        ip(&[&["neigh"], verb, &[&inside, "dev", &self.device], what].concat())?;
         ip(&[
-            "-n",
-            &self.name,
-            "route",
-            "del",
-            "blackhole",
-            &format!("{}/32", self.host),
-        ])
+            &["-n", &self.name, "neigh"],
+            verb,
+            &[&host, "dev", &peer],
+            what,
+        ]
+        .concat())
     }
 }
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        let _ = Command::new("ip")
-            .args(["route", "del", "blackhole", &format!("{}/32", self.inside)])
-            .stderr(Stdio::null())
-            .status();
         // The pair goes with either end, the namespace when its last process has ended.
         let _ = ip(&["link", "del", &self.device]);
         let _ = ip(&["netns", "del", &self.name]);

@@ -242,7 +242,7 @@ pub fn milliseconds(json: &str) -> Option<i64> {
     Some((((days * 24 + hour) * 60 + minute) * 60 + second) * 1000 + ms)
 }
 
-fn text<'a>(value: &'a Option<Vec<u8>>) -> Result<&'a str> {
+fn text(value: &Option<Vec<u8>>) -> Result<&str> {
     let bytes = value
         .as_deref()
         .ok_or_else(|| Error::Setup("an output row is null".into()))?;
