@@ -1,6 +1,6 @@
 //! Starting a job: claiming the next generation.
 
-use crate::appender::{Appender, AppenderState, Put, put_entry};
+use crate::appender::{Appender, AppenderState, Put, put_entry, retry_transient};
 use crate::decide::{ClaimDecision, NotRetained, claim_holds, decide_claim};
 use crate::ids::{CheckpointId, JobIdentity, JobUuid};
 use crate::journal::{JournalError, JournalView, read_entry, read_journal};
@@ -111,20 +111,13 @@ pub async fn claim(store: Arc<dyn Store>, request: ClaimRequest) -> Result<Claim
 
 async fn claim_at_last(store: Arc<dyn Store>, request: ClaimRequest) -> Result<Claim, ClaimError> {
     loop {
-        let view = match read_journal(store.clone()).await {
-            Err(JournalError::Store(error)) if error.is_transient() => {
-                tracing::warn!(%error, "start: the journal cannot be read yet");
-                tokio::time::sleep(Duration::from_millis(500)).await;
-                continue;
-            }
-            other => other?,
-        };
+        let view = retry_transient(|| read_journal(store.clone())).await?;
         let Some(uuid) = job_of(&view, &request)? else {
             put_job(store.as_ref(), &request).await?;
             continue;
         };
         let decision = decide_claim(&view.entries, request.from)?;
-        if let Some(entry) = try_claim(store.as_ref(), uuid, &decision, &request).await? {
+        if let Some(entry) = try_claim(&store, uuid, &decision, &request).await? {
             return Ok(started(store, uuid, &request, decision, entry));
         }
     }
@@ -159,7 +152,7 @@ async fn put_job(store: &dyn Store, request: &ClaimRequest) -> Result<(), ClaimE
 
 /// `None` when the journal went on meanwhile and must be read again.
 async fn try_claim(
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     uuid: JobUuid,
     decision: &ClaimDecision,
     request: &ClaimRequest,
@@ -192,12 +185,26 @@ async fn try_claim(
         ) {
             return Ok(Some(start));
         }
-        return Ok(None);
+        // Somebody went on beyond this number. A start there has won; else an old incarnation still runs.
+        let view = read_journal(store.clone()).await?;
+        let after = view
+            .entries
+            .iter()
+            .filter(|(number, _)| *number > decision.number);
+        return match after
+            .filter_map(|(_, entry)| entry.generation())
+            .next_back()
+        {
+            Some(winner) => Err(ClaimError::Fenced {
+                winner: Box::new(winner.clone()),
+            }),
+            None => Ok(None),
+        };
     }
     // Ours or not, somebody holds this number or the next. A start there has won; a checkpoint there is of an old
     // incarnation that still runs.
     for number in [decision.number, decision.number.saturating_add(1)] {
-        match read_entry(store, number).await? {
+        match read_entry(store.as_ref(), number).await? {
             Some((_, Entry::Generation(winner))) if winner.nonce != start.nonce => {
                 return Err(ClaimError::Fenced {
                     winner: Box::new(winner),

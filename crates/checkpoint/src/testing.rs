@@ -26,13 +26,15 @@ pub enum Fault {
     Delay(Duration),
 }
 
-/// How often, out of 1000 writes, each fault happens by chance. Reads are refused as often as writes.
+/// How often, out of 1000 writes, each fault happens by chance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// Of [`Fault::LoseAnswer`].
     pub lose: u32,
     /// Of [`Fault::Refuse`].
     pub refuse: u32,
+    /// Of reads that are answered with a 503.
+    pub refuse_reads: u32,
     /// Of [`Fault::Hold`], delivered at some later write.
     pub hold: u32,
     /// Of [`Fault::Delay`] by up to 5 ms.
@@ -223,7 +225,7 @@ impl FaultyStore {
         self.check_alive(operation, path)?;
         let mut plan = self.plan();
         let refused = match &mut plan.chance {
-            Some((chance, rates)) => chance.random_range(0..1000) < rates.refuse,
+            Some((chance, rates)) => chance.random_range(0..1000) < rates.refuse_reads,
             None => false,
         };
         if refused {

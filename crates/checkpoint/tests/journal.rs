@@ -257,6 +257,7 @@ async fn a_flaky_store_and_many_incarnations_keep_one_history() {
         let rates = Rates {
             lose: 150,
             refuse: 150,
+            refuse_reads: 20,
             hold: 100,
             delay: 100,
         };

@@ -11,7 +11,7 @@ fn stores() -> (tempfile::TempDir, Vec<Arc<dyn Store>>) {
     let root = folder.path().join("a/b");
     let local = open_store(root.to_str().unwrap()).unwrap();
     let url = open_store(&format!("file://{}", folder.path().join("c").display())).unwrap();
-    let memory = open_store("memory://every-store").unwrap();
+    let memory = open_store(&format!("memory://{}", uuid::Uuid::new_v4())).unwrap();
     (folder, vec![local, url, memory])
 }
 

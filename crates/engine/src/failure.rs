@@ -82,10 +82,12 @@ pub fn fail(failure: Failure) -> ! {
 /// Timely reports a lost peer, and a bug shows itself, as a panic on whichever thread notices first: end the process there.
 /// What breaks after [`finished`] is only connections that close.
 pub fn exit_on_panic() {
-    std::panic::set_hook(Box::new(|info| {
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
         if !FINISHED.load(SeqCst) {
             fail(Failure::Retryable(format!("{info}")));
         }
+        default(info);
     }));
 }
 

@@ -23,5 +23,6 @@ pub(crate) mod text;
 pub use error::SchemaError;
 pub use format::Format;
 pub use record::{
-    BadRecord, Decoded, DeserializationSchema, EncodeError, EncodedRows, Records, SerializationSchema, Span,
+    BadRecord, Decoded, DeserializationSchema, EncodeError, EncodedRows, Records,
+    SerializationSchema, Span,
 };

@@ -9,7 +9,8 @@ use crate::column::{Column, Values};
 use crate::encode::check_batch;
 use crate::error::SchemaError;
 use crate::record::{
-    BadRecord, Decoded, DeserializationSchema, EncodeError, EncodedRows, Records, SerializationSchema, Value,
+    BadRecord, Decoded, DeserializationSchema, EncodeError, EncodedRows, Records,
+    SerializationSchema, Value,
 };
 use crate::rows::Rows;
 
@@ -21,7 +22,9 @@ pub struct RawDecoder {
 
 impl std::fmt::Debug for RawDecoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RawDecoder").field("schema", &self.schema).finish_non_exhaustive()
+        f.debug_struct("RawDecoder")
+            .field("schema", &self.schema)
+            .finish_non_exhaustive()
     }
 }
 
@@ -42,7 +45,10 @@ fn check(schema: &Schema) -> Result<(), SchemaError> {
         }),
         fields => Err(SchemaError::Columns {
             format: "raw",
-            what: format!("the schema has {} columns; it must have one, a string or binary", fields.len()),
+            what: format!(
+                "the schema has {} columns; it must have one, a string or binary",
+                fields.len()
+            ),
         }),
     }
 }
@@ -61,16 +67,19 @@ impl RawDecoder {
     }
 
     fn record(&mut self, record: &[u8]) -> Result<(), String> {
-        let column = format_args!("column '{}'", self.column.field.name()).to_string();
+        let name = self.column.field.name();
         match &mut self.column.values {
             Values::Utf8(bytes) => {
                 if let Err(error) = simdutf8::compat::from_utf8(record) {
-                    return Err(format!("{column}: invalid UTF-8 at byte {}", error.valid_up_to()));
+                    return Err(format!(
+                        "column '{name}': invalid UTF-8 at byte {}",
+                        error.valid_up_to()
+                    ));
                 }
                 bytes.push(record)?;
             }
             Values::Binary(bytes) => bytes.push(record)?,
-            _ => return Err(format!("{column}: neither text nor bytes")),
+            _ => return Err(format!("column '{name}': neither text nor bytes")),
         }
         self.column.nulls.append_non_null();
         Ok(())
@@ -106,8 +115,10 @@ impl DeserializationSchema for RawDecoder {
             };
             rows.bad(BadRecord { index, reason });
         }
-        let batch =
-            self.column.finish().and_then(|column| RecordBatch::try_new(Arc::clone(&self.schema), vec![column]));
+        let batch = self
+            .column
+            .finish()
+            .and_then(|column| RecordBatch::try_new(Arc::clone(&self.schema), vec![column]));
         rows.decoded(&self.schema, batch)
     }
 }
@@ -124,12 +135,20 @@ impl RawEncoder {
 
     fn encode_rows(&self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
         let cells = check_batch(&self.schema, rows)?;
-        let Some(cells) = cells.first() else { return Ok(()) };
-        let (CellValues::Utf8(bytes) | CellValues::Binary(bytes)) = &cells.values else { return Ok(()) };
+        let Some(cells) = cells.first() else {
+            return Ok(());
+        };
+        let (CellValues::Utf8(bytes) | CellValues::Binary(bytes)) = &cells.values else {
+            return Ok(());
+        };
         for row in 0..rows.num_rows() {
             if cells.is_null(row) {
                 let what = "NULL cannot be written in the format raw; filter it out".to_owned();
-                return Err(EncodeError::Value { row, column: self.schema.field(0).name().clone(), what });
+                return Err(EncodeError::Value {
+                    row,
+                    column: self.schema.field(0).name().clone(),
+                    what,
+                });
             }
             out.data.extend_from_slice(bytes.get(row));
             out.ends.push(out.data.len());

@@ -15,7 +15,10 @@ pub struct Span {
 
 impl Span {
     /// The value of a record that has none: a tombstone in Kafka's terms. Differs from an empty value.
-    pub const NULL: Self = Self { start: u32::MAX, len: u32::MAX };
+    pub const NULL: Self = Self {
+        start: u32::MAX,
+        len: u32::MAX,
+    };
 
     /// The span of `len` bytes from `start`.
     #[must_use]
@@ -32,7 +35,11 @@ impl Span {
 
 impl fmt::Debug for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_null() { f.write_str("NULL") } else { write!(f, "{}+{}", self.start, self.len) }
+        if self.is_null() {
+            f.write_str("NULL")
+        } else {
+            write!(f, "{}+{}", self.start, self.len)
+        }
     }
 }
 
@@ -48,7 +55,10 @@ pub struct Records<'a> {
 /// One record seen by a decoder.
 pub(crate) enum Value<'a> {
     /// The record's bytes, and the same bytes with whatever follows them in the buffer (for wide loads).
-    Bytes { record: &'a [u8], tail: &'a [u8] },
+    Bytes {
+        record: &'a [u8],
+        tail: &'a [u8],
+    },
     Tombstone,
     /// The span reaches beyond the buffer.
     Outside,
@@ -60,7 +70,9 @@ impl<'a> Records<'a> {
         if span.is_null() {
             return Value::Tombstone;
         }
-        let Some(tail) = self.data.get(span.start as usize..) else { return Value::Outside };
+        let Some(tail) = self.data.get(span.start as usize..) else {
+            return Value::Outside;
+        };
         match tail.get(..span.len as usize) {
             Some(record) => Value::Bytes { record, tail },
             None => Value::Outside,

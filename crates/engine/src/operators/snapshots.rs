@@ -3,12 +3,14 @@ use super::keyed::Keyed;
 use crate::ack::{Ack, AckPart};
 use crate::failure::{Failure, fail};
 use crate::graph::Builder;
-use crate::state::{Frozen, KeyedState};
+use crate::job::JobContext;
+use crate::state::{Compression, Frozen, KeyedState, Saved, SnapshotOwner, Snapshotter, StateError, StateSchema, restore, slot_range};
 use crate::tasks::{Answers, Mailbox};
 use crate::watermark::Millis;
 use semel_checkpoint::{CheckpointId, OperatorUid};
 use std::sync::Arc;
 use timely::scheduling::SyncActivator;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 /// An answer of the task.
 pub enum Restored {
@@ -35,15 +37,10 @@ impl Snapshots {
         let (job, subtask, uid) = (builder.job.clone(), builder.subtask(), uid.clone());
         let schema = Arc::new(keyed.state_schema(job.config().max_parallelism));
         let runtime = job.runtime.clone();
-        let mailbox = Mailbox::spawn(&runtime, activator, move |mut requests: tokio::sync::mpsc::UnboundedReceiver<Save>, answers: Answers<Restored>| async move {
-            _ = keep;
-            let state = KeyedState::new(schema).unwrap_or_else(|e| fail(Failure::Fatal(format!("operator {uid}: {e}"))));
+        let mailbox = Mailbox::spawn(&runtime, activator, move |requests, answers| async move {
+            let (state, snapshotter) = load(&job, &uid, subtask, schema, keep).await.unwrap_or_else(|e| fail(failure(&e).within(format_args!("operator {uid}"))));
             answers.send(Restored::State(state));
-            while let Some(save) = requests.recv().await {
-                _ = (save.checkpoint, save.frozen);
-                let part = AckPart::State { files: vec![], new_bytes: 0, watermark: save.watermark };
-                answers.send(Restored::Saved(Ack { operator: uid.clone(), subtask, part }));
-            }
+            save_all(requests, answers, snapshotter, uid, subtask).await;
         });
         Snapshots { mailbox }
     }
@@ -56,5 +53,40 @@ impl Snapshots {
     /// The next answer, if there is one.
     pub fn answer(&self) -> Option<Restored> {
         self.mailbox.answer()
+    }
+}
+
+async fn load(
+    job: &JobContext,
+    uid: &OperatorUid,
+    subtask: u32,
+    schema: Arc<StateSchema>,
+    keep: impl Fn(i64) -> bool + Send,
+) -> Result<(KeyedState, Snapshotter), StateError> {
+    let slots = slot_range(subtask as usize, job.config().max_parallelism, job.parallelism() as usize);
+    let (state, chain) = restore(job.store.clone(), uid, schema.clone(), job.restored_state(uid), slots, keep).await?;
+    let owner = SnapshotOwner { job: job.identity().uuid, generation: job.identity().generation, uid: uid.clone(), subtask };
+    let snapshotter = Snapshotter::new(job.store.clone(), owner, schema, chain, Compression::default())?;
+    Ok((state, snapshotter))
+}
+
+async fn save_all(mut requests: UnboundedReceiver<Save>, answers: Answers<Restored>, mut snapshotter: Snapshotter, operator: OperatorUid, subtask: u32) {
+    while let Some(Save { checkpoint, frozen, watermark }) = requests.recv().await {
+        let part = match snapshotter.save(checkpoint, frozen).await {
+            Saved::Uploaded { files, new_bytes } => {
+                crate::failpoint::passing("after_upload");
+                AckPart::State { files, new_bytes, watermark }
+            }
+            Saved::Declined { reason } => AckPart::Declined(reason),
+        };
+        answers.send(Restored::Saved(Ack { operator: operator.clone(), subtask, part }));
+    }
+}
+
+/// A store that does not answer may do so after a restart; state that does not fit never will.
+fn failure(error: &StateError) -> Failure {
+    match error {
+        StateError::Store { .. } => Failure::Retryable(error.to_string()),
+        _ => Failure::Fatal(error.to_string()),
     }
 }

@@ -5,7 +5,7 @@ use super::keyed_state::file_columns;
 use super::schema::{StateSchema, StoredSchema, file_schema};
 use super::slots::{hash_columns, slot_of};
 use super::snapshot_file::{Compression, FILE_FORMAT, FileHeader, SnapshotWriter};
-use arrow::array::{Array, ArrayRef, RecordBatch, UInt16Array};
+use arrow::array::{ArrayRef, RecordBatch, UInt16Array};
 use arrow::compute::interleave_record_batch;
 use arrow::datatypes::SchemaRef;
 use bytes::Bytes;

@@ -74,6 +74,16 @@ pub enum StateError {
         /// What is wrong.
         reason: String,
     },
+    /// A snapshot file was written by a newer version.
+    #[error("snapshot file {path} has format {found}, and this version reads format {known}: use the version that wrote it")]
+    Format {
+        /// The file's path in the checkpoint store.
+        path: String,
+        /// The format of the file.
+        found: u32,
+        /// The only one that is read.
+        known: u32,
+    },
     /// The state in the checkpoint was written by an operator with another schema.
     #[error(
         "the state of operator {uid} does not fit this job.\n  in the checkpoint: {stored}\n  in this job:       {wanted}\n\

@@ -6,17 +6,14 @@ use super::group_index::GroupIndex;
 use super::keyed_state::file_columns;
 use super::slots::hash_columns;
 use super::snapshot_file::{SnapshotReader, SnapshotWriter};
-use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::compute::{concat_batches, interleave_record_batch};
 use arrow::datatypes::DataType;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// What to merge, and what falls out.
-#[derive(Debug, Clone)]
+/// What falls out of a merge.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct MergePlan {
-    /// Only these slots.
-    pub slots: RangeInclusive<u16>,
     /// Nothing before the merged files is needed: deleted rows fall out.
     pub full: bool,
     /// Namespaces below are dead and fall out.
@@ -26,43 +23,44 @@ pub(crate) struct MergePlan {
 /// One file being read, slot by slot.
 struct Cursor {
     reader: SnapshotReader,
-    wanted: std::vec::IntoIter<usize>,
+    wanted: std::iter::Peekable<std::vec::IntoIter<usize>>,
     batch: Option<RecordBatch>,
     at: usize,
 }
 
 impl Cursor {
-    /// The slot of the next row; fetches the next batch if need be.
-    async fn slot(&mut self, slots: &RangeInclusive<u16>) -> Result<Option<u16>, StateError> {
-        loop {
-            if let Some(batch) = &self.batch
-                && let Some(slot) = file_columns(batch)?.slots.get(self.at)
-            {
+    /// The slot of the next row, or something below it as long as its batch is not fetched. `None`: there is no row any more.
+    fn at_least(&mut self) -> Result<Option<u16>, StateError> {
+        if let Some(batch) = &self.batch {
+            if let Some(slot) = file_columns(batch)?.slots.get(self.at) {
                 return Ok(Some(*slot));
             }
-            let Some(next) = self.wanted.next() else {
-                self.batch = None;
-                return Ok(None);
-            };
-            self.batch = Some(self.reader.read(next, slots).await?);
-            self.at = 0;
+            self.batch = None;
         }
+        Ok(self.wanted.peek().map(|next| self.reader.first_slot(*next)))
     }
 
-    /// Takes the rows of `slot` that the current batch has.
-    fn take(&mut self, slot: u16) -> Result<Option<RecordBatch>, StateError> {
-        let Some(batch) = &self.batch else { return Ok(None) };
+    /// Takes the rows of `slot` that the current batch has; fetches that first if need be.
+    async fn take(&mut self, slot: u16) -> Result<RecordBatch, StateError> {
+        let batch = match (&self.batch, self.wanted.next_if(|_| self.batch.is_none())) {
+            (None, Some(next)) => {
+                self.at = 0;
+                self.batch.insert(self.reader.read(next).await?)
+            }
+            (Some(batch), _) => batch,
+            (None, None) => return Err(StateError::Corrupt { path: self.reader.file().path.clone(), reason: "it ends early".into() }),
+        };
         let rest = file_columns(batch)?.slots.get(self.at..).unwrap_or(&[]);
         let rows = rest.partition_point(|other| *other <= slot);
         let taken = batch.slice(self.at, rows);
         self.at += rows;
-        Ok(Some(taken).filter(|taken| taken.num_rows() > 0))
+        Ok(taken)
     }
 }
 
 /// Merges files of one chain, given oldest first: of each group the last row holds.
 ///
-/// Memory: one batch per file, the rows of one slot and one unfinished output file.
+/// Memory: one batch of each file that holds the slot at hand, the rows of that slot and one unfinished output file.
 pub(crate) struct Merge {
     form: Arc<FileForm>,
     plan: MergePlan,
@@ -76,7 +74,7 @@ pub(crate) struct Merge {
 impl Merge {
     pub fn new(form: Arc<FileForm>, plan: MergePlan, files: Vec<SnapshotReader>) -> Merge {
         let cursors = files.into_iter().map(|reader| {
-            let wanted = reader.batches_with(&plan.slots).into_iter();
+            let wanted = reader.batches().into_iter().peekable();
             Cursor { reader, wanted, batch: None, at: 0 }
         });
         let cursors = cursors.collect();
@@ -105,18 +103,17 @@ impl Merge {
         }
     }
 
-    /// The surviving rows of the next slot.
+    /// The surviving rows of the next slot; may be none.
     async fn next_slot(&mut self) -> Result<Option<RecordBatch>, StateError> {
-        let mut slot = None;
+        let mut lowest = None;
         for cursor in &mut self.cursors {
-            let next = cursor.slot(&self.plan.slots).await?;
-            slot = [slot, next].into_iter().flatten().min();
+            lowest = [lowest, cursor.at_least()?].into_iter().flatten().min();
         }
-        let Some(slot) = slot else { return Ok(None) };
+        let Some(slot) = lowest else { return Ok(None) };
         let mut pieces = Vec::new();
         for cursor in &mut self.cursors {
-            while cursor.slot(&self.plan.slots).await? == Some(slot) {
-                pieces.extend(cursor.take(slot)?);
+            while cursor.at_least()? == Some(slot) {
+                pieces.push(cursor.take(slot).await?);
             }
         }
         self.survivors(&pieces).map(Some)

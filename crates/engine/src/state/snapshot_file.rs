@@ -17,7 +17,6 @@ use arrow::ipc::{Block, CompressionType, MetadataVersion, root_as_footer};
 use bytes::Bytes;
 use semel_checkpoint::{StateFile, Store, StoreError};
 use serde::{Deserialize, Serialize};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// The version of the format that is written, and the only one that is read so far.
@@ -26,6 +25,8 @@ pub const FILE_FORMAT: u32 = 1;
 pub const HEADER_KEY: &str = "semel.snapshot";
 /// Smaller files are fetched whole; of larger ones first this much of the end.
 const TAIL: u64 = 64 << 10;
+/// After the footer: its length and the magic.
+const FOOTER_END: usize = 10;
 
 /// How the buffers of a snapshot file are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -91,12 +92,10 @@ impl SnapshotWriter {
             Compression::Lz4 => (Some(CompressionType::LZ4_FRAME), None),
             Compression::Zstd => (Some(CompressionType::ZSTD), Some(1)),
         };
-        let options = IpcWriteOptions::default();
-        let options = match level {
-            Some(level) => options.try_with_compression_level(codec, level),
-            None => options.try_with_compression(codec),
-        };
-        let options = options.doing("choosing the compression of a snapshot")?;
+        let options = IpcWriteOptions::default()
+            .try_with_compression(codec)
+            .and_then(|options| options.try_with_compression_level(level))
+            .doing("choosing the compression of a snapshot")?;
         let inner = FileWriter::try_new_with_options(Vec::new(), schema, options).doing("starting a snapshot file")?;
         header.batches.clear();
         header.max_namespace = i64::MIN;
@@ -143,13 +142,17 @@ fn checksum(bytes: &[u8]) -> u64 {
 
 /// An open file: its header is read, its batches are fetched one by one.
 pub struct SnapshotReader {
-    store: Arc<dyn Store>,
+    place: Place,
     file: StateFile,
     header: FileHeader,
     decoder: FileDecoder,
     blocks: Vec<Block>,
-    /// The file, if it is small.
-    whole: Option<Bytes>,
+}
+
+/// Where the bytes of a file are.
+enum Place {
+    Store(Arc<dyn Store>),
+    Memory(Bytes),
 }
 
 impl std::fmt::Debug for SnapshotReader {
@@ -159,27 +162,37 @@ impl std::fmt::Debug for SnapshotReader {
 }
 
 impl SnapshotReader {
-    /// Reads the end of a file.
+    /// Reads the end of a file in a store; a small file is fetched whole. Only slots within `file.slots` will be read.
     pub async fn open(store: Arc<dyn Store>, file: StateFile) -> Result<SnapshotReader, StateError> {
-        let corrupt = |reason: String| StateError::Corrupt { path: file.path.clone(), reason };
-        let fetch = async |start: u64| fetch(store.as_ref(), &file, start..file.bytes).await;
-        let mut tail = fetch(file.bytes.saturating_sub(TAIL)).await?;
-        let end = tail.last_chunk::<10>().ok_or_else(|| corrupt(format!("it is only {} bytes long", tail.len())))?;
-        let length = read_footer_length(*end).map_err(|error| corrupt(error.to_string()))? as u64 + 10;
-        if length > file.bytes {
-            return Err(corrupt(format!("its footer of {length} bytes is longer than the file")));
-        }
+        let mut tail = fetch(store.as_ref(), &file, file.bytes.saturating_sub(TAIL)..file.bytes).await?;
+        let length = footer_length(&file, &tail)?;
         if length > tail.len() as u64 {
-            tail = fetch(file.bytes - length).await?;
+            tail = fetch(store.as_ref(), &file, file.bytes - length..file.bytes).await?;
         }
-        let footer = &tail[tail.len() - length as usize..tail.len() - 10];
-        let footer = root_as_footer(footer).map_err(|error| corrupt(format!("its footer cannot be read: {error}")))?;
+        let place = match tail.len() as u64 == file.bytes {
+            true => Place::Memory(tail.clone()),
+            false => Place::Store(store),
+        };
+        SnapshotReader::parse(place, file, &tail, length)
+    }
+
+    /// Opens a file whose bytes are at hand.
+    pub fn in_memory(file: StateFile, bytes: Bytes) -> Result<SnapshotReader, StateError> {
+        let length = footer_length(&file, &bytes)?;
+        SnapshotReader::parse(Place::Memory(bytes.clone()), file, &bytes, length)
+    }
+
+    /// `tail`: at least the last `length` bytes of the file, which are its footer.
+    fn parse(place: Place, file: StateFile, tail: &[u8], length: u64) -> Result<SnapshotReader, StateError> {
+        let corrupt = |reason: String| StateError::Corrupt { path: file.path.clone(), reason };
+        let start = tail.len().checked_sub(length as usize).ok_or_else(|| corrupt("its footer is cut off".into()))?;
+        let footer = root_as_footer(&tail[start..tail.len() - FOOTER_END]);
+        let footer = footer.map_err(|error| corrupt(format!("its footer cannot be read: {error}")))?;
         let text = footer.custom_metadata().into_iter().flatten().find(|pair| pair.key() == Some(HEADER_KEY));
         let text = text.and_then(|pair| pair.value()).ok_or_else(|| corrupt("it has no header".into()))?;
-        let format = serde_json::from_str::<Format>(text).map_err(|error| corrupt(format!("its header is not JSON: {error}")))?;
-        if format.format != FILE_FORMAT {
-            let reason = format!("it has format {}, and this version reads format {FILE_FORMAT}: use the version that wrote it", format.format);
-            return Err(StateError::Store { path: file.path.clone(), reason });
+        let found = serde_json::from_str::<Format>(text).map_err(|error| corrupt(format!("its header is not JSON: {error}")))?.format;
+        if found != FILE_FORMAT {
+            return Err(StateError::Format { path: file.path.clone(), found, known: FILE_FORMAT });
         }
         let header: FileHeader = serde_json::from_str(text).map_err(|error| corrupt(format!("its header: {error}")))?;
         let schema = footer.schema().map(fb_to_schema).ok_or_else(|| corrupt("it has no schema".into()))?;
@@ -188,8 +201,7 @@ impl SnapshotReader {
             return Err(corrupt(format!("it has {} batches, its header says {}", blocks.len(), header.batches.len())));
         }
         let decoder = FileDecoder::new(Arc::new(schema), MetadataVersion::V5);
-        let whole = Some(tail).filter(|tail| tail.len() as u64 == file.bytes);
-        Ok(SnapshotReader { header, decoder, blocks, whole, store, file })
+        Ok(SnapshotReader { place, file, header, decoder, blocks })
     }
 
     /// The file's header.
@@ -202,10 +214,17 @@ impl SnapshotReader {
         &self.file
     }
 
-    /// The indexes of the batches that hold any of these slots, in order.
-    pub fn batches_with(&self, slots: &RangeInclusive<u16>) -> Vec<usize> {
-        let overlaps = |batch: &BatchHeader| batch.first_slot <= *slots.end() && batch.last_slot >= *slots.start();
+    /// The indexes of the batches that hold any of the slots in `file().slots`, in order.
+    pub fn batches(&self) -> Vec<usize> {
+        let (first, last) = self.file.slots;
+        let overlaps = |batch: &BatchHeader| batch.first_slot <= last && batch.last_slot >= first;
         (0..self.blocks.len()).filter(|i| overlaps(&self.header.batches[*i])).collect()
+    }
+
+    /// The first slot that batch `i` can hold.
+    pub fn first_slot(&self, i: usize) -> u16 {
+        let first = self.header.batches.get(i).map_or(0, |batch| batch.first_slot);
+        first.max(self.file.slots.0)
     }
 
     /// Bytes of these batches in the file.
@@ -213,26 +232,40 @@ impl SnapshotReader {
         batches.iter().filter_map(|i| block_range(self.blocks.get(*i)?)).map(|range| range.end - range.start).sum()
     }
 
-    /// Fetches batch `i` and cuts it down to the rows of these slots.
-    pub async fn read(&self, i: usize, slots: &RangeInclusive<u16>) -> Result<RecordBatch, StateError> {
+    /// Fetches batch `i` and cuts it down to the rows of `file().slots`.
+    ///
+    /// # Errors
+    /// [`StateError::Store`] if it cannot be fetched, [`StateError::Corrupt`] if it is not what was written.
+    pub async fn read(&self, i: usize) -> Result<RecordBatch, StateError> {
         let corrupt = |reason: String| StateError::Corrupt { path: self.file.path.clone(), reason };
         let at = self.blocks.get(i).zip(self.header.batches.get(i));
         let (block, header) = at.ok_or_else(|| corrupt(format!("it has no batch {i}")))?;
         let range = block_range(block).filter(|range| range.end <= self.file.bytes);
         let range = range.ok_or_else(|| corrupt(format!("batch {i} lies outside of the file")))?;
-        let bytes = match &self.whole {
-            Some(whole) => whole.slice(range.start as usize..range.end as usize),
-            None => fetch(self.store.as_ref(), &self.file, range).await?,
+        let bytes = match &self.place {
+            Place::Memory(whole) => whole.slice(range.start as usize..range.end as usize),
+            Place::Store(store) => fetch(store.as_ref(), &self.file, range).await?,
         };
         if checksum(&bytes) != header.checksum {
             return Err(corrupt(format!("the checksum of batch {i} is wrong")));
         }
         let batch = self.decoder.read_record_batch(block, &Buffer::from(bytes));
         let batch = batch.map_err(|error| corrupt(error.to_string()))?.ok_or_else(|| corrupt(format!("batch {i} is empty")))?;
-        let rows = super::keyed_state::file_columns(&batch).map_err(|error| corrupt(error.to_string()))?.slots;
-        let start = rows.partition_point(|slot| slot < slots.start());
-        let end = rows.partition_point(|slot| slot <= slots.end());
+        let slots = super::keyed_state::file_columns(&batch).map_err(|error| corrupt(error.to_string()))?.slots;
+        let start = slots.partition_point(|slot| *slot < self.file.slots.0);
+        let end = slots.partition_point(|slot| *slot <= self.file.slots.1);
         Ok(batch.slice(start, end.saturating_sub(start)))
+    }
+}
+
+/// Length of the footer with the 10 bytes after it.
+fn footer_length(file: &StateFile, tail: &[u8]) -> Result<u64, StateError> {
+    let corrupt = |reason: String| StateError::Corrupt { path: file.path.clone(), reason };
+    let end = tail.last_chunk::<FOOTER_END>().ok_or_else(|| corrupt(format!("it is only {} bytes long", tail.len())))?;
+    let length = read_footer_length(*end).map_err(|error| corrupt(error.to_string()))? as u64 + FOOTER_END as u64;
+    match length <= file.bytes {
+        true => Ok(length),
+        false => Err(corrupt(format!("its footer of {length} bytes is longer than the file"))),
     }
 }
 

@@ -58,7 +58,7 @@ pub struct JsonOptions {
     /// How timestamps are written; both forms are always read.
     #[serde(rename = "timestamp-format.standard")]
     pub timestamp_format: TimestampFormat,
-    /// Whether NULL fields are left out instead of written as `null`.
+    /// Whether NULL fields are left out instead of written as `null`; entries of maps and elements of lists never are.
     #[serde(rename = "encode.ignore-null-fields")]
     pub ignore_null_fields: bool,
     /// Whether a record that lacks a field of the schema is bad even if the column may be NULL. Looks at the record's
@@ -74,10 +74,21 @@ pub(crate) fn check(schema: &Schema) -> Result<(), SchemaError> {
 
 fn check_fields(fields: &Fields, parent: &str) -> Result<(), SchemaError> {
     for (i, field) in fields.iter().enumerate() {
-        let column = if parent.is_empty() { field.name().clone() } else { format!("{parent}.{}", field.name()) };
-        if fields.iter().take(i).any(|other| other.name() == field.name()) {
+        let column = if parent.is_empty() {
+            field.name().clone()
+        } else {
+            format!("{parent}.{}", field.name())
+        };
+        if fields
+            .iter()
+            .take(i)
+            .any(|other| other.name() == field.name())
+        {
             let what = format!("two fields are named '{column}'; rename one");
-            return Err(SchemaError::Columns { format: "JSON", what });
+            return Err(SchemaError::Columns {
+                format: "JSON",
+                what,
+            });
         }
         check_field(field, column)?;
     }
@@ -86,20 +97,27 @@ fn check_fields(fields: &Fields, parent: &str) -> Result<(), SchemaError> {
 
 fn check_field(field: &FieldRef, column: String) -> Result<(), SchemaError> {
     let refused = |hint| {
-        Err(SchemaError::Type { column: column.clone(), data_type: field.data_type().clone(), format: "JSON", hint })
+        Err(SchemaError::Type {
+            column: column.clone(),
+            data_type: field.data_type().clone(),
+            format: "JSON",
+            hint,
+        })
     };
     match field.data_type() {
         DataType::List(item) => check_field(item, column),
         DataType::Struct(fields) => check_fields(fields, &column),
         DataType::Map(entries, _) => match entries.data_type() {
-            DataType::Struct(fields) if fields.len() == 2 && *fields[0].data_type() == DataType::Utf8 => {
+            DataType::Struct(fields)
+                if fields.len() == 2 && *fields[0].data_type() == DataType::Utf8 =>
+            {
                 check_field(&fields[1], column)
             }
             _ => refused("a map's keys must be strings"),
         },
-        _ if crate::column::Column::new(field).is_none() => {
-            refused("use a boolean, integer, float, string, binary, decimal, date, time, timestamp, list, struct or map")
-        }
+        _ if crate::column::Column::new(field).is_none() => refused(
+            "use a boolean, integer, float, string, binary, decimal, date, time, timestamp, list, struct or map",
+        ),
         _ => Ok(()),
     }
 }

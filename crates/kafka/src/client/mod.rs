@@ -22,6 +22,8 @@ mod offsets;
 mod producer;
 mod properties;
 mod record_batch;
+mod sasl;
+mod tls;
 mod transactions;
 
 pub use admin::{Admin, ClusterDescription, ConfigEntry, NewTopic};

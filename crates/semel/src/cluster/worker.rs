@@ -43,12 +43,21 @@ pub(crate) fn main<E: Display>(build: impl FnOnce(&Settings) -> Result<Job, E>, 
     if !is_worker() {
         return ExitCode::from(75);
     }
+    show_name();
     match prepare(build, settings) {
         Ok(worker) => worker.run(),
         Err(failure) => {
             error!("worker process: {failure}");
             ExitCode::from(failure.exit_code() as u8)
         }
+    }
+}
+
+/// The system calls a process by the file that it was started from, here a link; people look for the program's name.
+fn show_name() {
+    let program = std::env::args().next().unwrap_or_default();
+    if let Some(name) = std::path::Path::new(&program).file_name() {
+        _ = std::fs::write("/proc/self/comm", name.as_encoded_bytes());
     }
 }
 
@@ -96,12 +105,13 @@ fn prepare<E: Display>(build: impl FnOnce(&Settings) -> Result<Job, E>, settings
         // a handler replaces the default action for the life of the process.
         let _inside = runtime.enter();
         for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()] {
-            signal(kind).map_err(retryable("signals"))?;
+            drop(signal(kind).map_err(retryable("signals"))?);
         }
     }
     let metrics = crate::metrics::install();
     let job = build(settings).map_err(|e| Failure::Fatal(format!("building the job: {e}")))?;
     crate::cli::with_defaults(settings, &job).map_err(|e| Failure::Fatal(e.to_string()))?;
+    logging::start(settings);
     let store = settings.checkpoint_dir().map_err(|e| Failure::Fatal(e.to_string()))?;
     let store = open_store(store).map_err(|e| Failure::Fatal(e.to_string()))?;
     let bind = settings.text("semel.cluster.bind-address").and_then(|a| a.parse().ok());

@@ -3,7 +3,7 @@
 use super::{Accumulator, AggregateKind, input, state_column};
 use crate::state::error::{Doing, StateError};
 use crate::state::types::canonical_column;
-use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, BinaryBuilder};
+use arrow::array::{ArrayRef, AsArray, BinaryArray, BinaryBuilder};
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
 use std::sync::Arc;

@@ -1,0 +1,103 @@
+//! `transactions list|commit|abort`.
+use super::open;
+use crate::job::{Job, TransactionAdmin};
+use crate::options::Settings;
+use crate::supervisor::start::{self, Start};
+use semel_checkpoint::{Committable, CheckpointId, Generation, JobIdentity, decide_claim, read_journal};
+use semel_engine::failure::Failure;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+struct Known {
+    identity: Option<JobIdentity>,
+    pending: Vec<(CheckpointId, Committable)>,
+}
+
+async fn known(settings: &Settings) -> Result<Known, Failure> {
+    let view = read_journal(open(settings)?).await.map_err(|e| Failure::Fatal(format!("journal: {e}")))?;
+    let generation = view.newest_generation().map_or(Generation(0), |g| g.generation);
+    let identity = view.job().map(|(uuid, name)| JobIdentity { name: name.to_owned(), uuid, generation });
+    let pending = decide_claim(&view.entries, None).map_err(|e| Failure::Fatal(e.to_string()))?.pending;
+    Ok(Known { identity, pending })
+}
+
+async fn within<T>(what: &str, call: impl Future<Output = semel_engine::sink::ConnectorResult<T>>) -> Result<T, Failure> {
+    match tokio::time::timeout(DEADLINE, call).await {
+        Ok(result) => result.map_err(|e| Failure::from(e).within(what)),
+        Err(_) => Err(Failure::Retryable(format!("{what}: no answer within {DEADLINE:?}"))),
+    }
+}
+
+pub(super) async fn list(job: &Job, settings: &Settings) -> Result<ExitCode, Failure> {
+    let known = known(settings).await?;
+    println!("{} transactions in the journal that may not be committed yet", known.pending.len());
+    for (checkpoint, c) in &known.pending {
+        println!("  sink {} subtask {} checkpoint {} (entry {checkpoint}, generation {}): {} rows, {} bytes, {}", c.sink, c.subtask, c.checkpoint, c.generation, c.rows, c.bytes, c.handle);
+    }
+    for (uid, _, _) in job.graph.sinks() {
+        let Some(admin) = job.transactions.get(uid) else {
+            println!("sink {uid}: its external system has no transactions that could be listed");
+            continue;
+        };
+        let open = within(&format!("sink {uid}"), admin.list(known.identity.as_ref())).await?;
+        println!("sink {uid}: {} open transactions in the external system", open.len());
+        for t in open {
+            let age = t.age_ms.map_or("age unknown".to_owned(), |ms| format!("open for {:.1} s", ms as f64 / 1e3));
+            println!("  {} {}, {age}, {}", t.name, t.state, t.owner);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn commit(job: &Job, settings: &Settings) -> Result<ExitCode, Failure> {
+    let started = start::start(&Start { job, settings, store: open(settings)?, first: true, after: None, threads: 1, processes: 1 }).await?;
+    println!("generation {}: {} transactions of the journal are committed, {} others were ended", started.assignment.identity.generation, started.committed, started.aborted);
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn abort(job: &Job, settings: &Settings, sink: &str, name: &str) -> Result<ExitCode, Failure> {
+    let sinks: Vec<&str> = job.graph.sinks().map(|(uid, _, _)| uid.as_str()).collect();
+    if !sinks.contains(&sink) {
+        return Err(Failure::Fatal(format!("there is no sink {sink:?}; there are {sinks:?}")));
+    }
+    let Some((_, admin)) = job.transactions.iter().find(|(uid, _)| uid.as_str() == sink) else {
+        return Err(Failure::Fatal(format!("sink {sink}: its external system has no transactions that could be aborted by name")));
+    };
+    let known = known(settings).await?;
+    if let Some((checkpoint, _)) = known.pending.iter().find(|(_, c)| c.sink.as_str() == sink && mentions(&c.handle, name)) {
+        return Err(Failure::Fatal(format!(
+            "{name} belongs to checkpoint {checkpoint}, whose rows would be lost: commit it with `transactions commit`, or start the job"
+        )));
+    }
+    abort_now(admin.as_ref(), sink, name).await?;
+    println!("{name} is aborted");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn abort_now(admin: &dyn TransactionAdmin, sink: &str, name: &str) -> Result<(), Failure> {
+    within(&format!("sink {sink}"), admin.abort(name)).await
+}
+
+/// Whether a handle holds this name.
+fn mentions(handle: &serde_json::Value, name: &str) -> bool {
+    match handle {
+        serde_json::Value::String(text) => text == name,
+        serde_json::Value::Array(values) => values.iter().any(|v| mentions(v, name)),
+        serde_json::Value::Object(members) => members.values().any(|v| mentions(v, name)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_searched_for_whole_names() {
+        let handle = serde_json::json!({"id": "p-0a-1-0-0", "parts": [{"topic": "t"}]});
+        assert!(mentions(&handle, "p-0a-1-0-0") && mentions(&handle, "t"));
+        assert!(!mentions(&handle, "p-0a-1-0"));
+    }
+}
