@@ -169,7 +169,7 @@ async fn try_claim(
         restored: decision.restored.as_ref().map(|checkpoint| checkpoint.id),
     };
     let outcome = put_entry(
-        store,
+        store.as_ref(),
         uuid,
         decision.number,
         &Entry::Generation(start.clone()),

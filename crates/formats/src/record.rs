@@ -101,7 +101,7 @@ pub struct Decoded {
 }
 
 /// Turns records into rows of one schema.
-pub trait DeserializationSchema: Send {
+pub trait DeserializationSchema: Send + Sync {
     /// The schema of the rows.
     fn schema(&self) -> &SchemaRef;
 
@@ -111,7 +111,7 @@ pub trait DeserializationSchema: Send {
 }
 
 /// Turns rows into records.
-pub trait SerializationSchema: Send {
+pub trait SerializationSchema: Send + Sync {
     /// Writes each row as one record into `out`, whose former contents are dropped and whose memory is used again.
     ///
     /// # Errors

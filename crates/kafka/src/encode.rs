@@ -174,7 +174,7 @@ impl RowEncoder {
                 !metadata && !(settings.value_fields == ValueFields::ExceptKey && keys.contains(column))
             })
             .collect();
-        let fatal = |what: &str| move |error: String| ConnectorError::Fatal(format!("the Kafka sink's {what} cannot be written: {error}"));
+        let fatal = |what: &'static str| move |error: String| ConnectorError::Fatal(format!("the Kafka sink's {what} cannot be written: {error}"));
         let project = |columns: &[usize]| {
             schema.project(columns).map(Arc::new).map_err(|error| ConnectorError::Fatal(format!("the Kafka sink's columns: {error}")))
         };

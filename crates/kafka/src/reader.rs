@@ -32,6 +32,8 @@ pub struct KafkaReader {
     messages: mpsc::UnboundedReceiver<Message>,
     ready: Merged,
     failed: Option<ConnectorError>,
+    /// Those owned at the start, until they are asked for.
+    first: Vec<SplitState>,
     task: JoinHandle<()>,
 }
 
@@ -58,14 +60,14 @@ impl KafkaReader {
             sender,
             metrics,
         };
-        task.begin(restored).await?;
+        let first = task.begin(restored).await?;
         let task = tokio::spawn(async move {
             if let Err(error) = task.run().await {
                 // The receiver is gone only when nobody reads any more.
                 _ = task.sender.send(Message::Failed(error));
             }
         });
-        Ok(KafkaReader { messages, ready: Merged::default(), failed: None, task })
+        Ok(KafkaReader { messages, ready: Merged::default(), failed: None, first, task })
     }
 
     /// Takes a message; an error waits until what came before it is delivered.
@@ -77,6 +79,10 @@ impl KafkaReader {
 }
 
 impl SourceReader for KafkaReader {
+    fn splits(&mut self) -> Vec<SplitState> {
+        std::mem::take(&mut self.first)
+    }
+
     async fn next(&mut self) -> ConnectorResult<SourceEvent> {
         // The only wait is for the first message: dropping the future there loses nothing.
         if self.ready.is_empty() && self.failed.is_none() {
@@ -129,7 +135,8 @@ impl ReaderTask {
         _ = self.sender.send(message);
     }
 
-    async fn begin(&mut self, restored: Option<Vec<SplitState>>) -> ConnectorResult<()> {
+    /// Begins to read; returns the splits that this subtask owns at the start.
+    async fn begin(&mut self, restored: Option<Vec<SplitState>>) -> ConnectorResult<Vec<SplitState>> {
         let fresh = restored.is_none();
         let topics = self.discovery.topics(&self.settings.topics, fresh).await?;
         let splits = match restored {
@@ -141,15 +148,18 @@ impl ReaderTask {
                 self.discovery.initial_splits(&self.settings, &topics, own).await?
             }
         };
+        let mut first: Vec<SplitState> = splits.iter().map(Split::to_state).collect();
         self.add(splits);
         // The bounds of a bounded source were taken at its fresh start: what appeared since is beyond them.
         if !fresh && !self.bounded() {
-            self.add_undiscovered(&topics).await?;
+            let new = self.undiscovered(&topics).await?;
+            first.extend(new.iter().map(Split::to_state));
+            self.add(new);
         }
         if self.bounded() {
             self.send(Message::NoMoreSplits);
         }
-        Ok(())
+        Ok(first)
     }
 
     fn restored(&mut self, states: &[SplitState], topics: &crate::split::Topics) -> ConnectorResult<Vec<Split>> {
@@ -169,23 +179,25 @@ impl ReaderTask {
         Ok(own)
     }
 
-    async fn add_undiscovered(&mut self, topics: &crate::split::Topics) -> ConnectorResult<()> {
+    /// The splits of partitions that appeared since the last look and belong to this subtask.
+    async fn undiscovered(&mut self, topics: &crate::split::Topics) -> ConnectorResult<Vec<Split>> {
         let new = undiscovered(topics, &self.known);
         let own = new.iter().filter(|partition| self.context.owns(&partition.to_string())).cloned().collect::<Vec<_>>();
-        if !own.is_empty() {
-            tracing::info!(partitions = ?own, "new partitions were discovered");
-            let splits = self.discovery.new_splits(topics, own).await?;
-            self.add(splits);
-        }
+        let splits = match own.is_empty() {
+            true => Vec::new(),
+            false => {
+                tracing::info!(partitions = ?own, "new partitions were discovered");
+                self.discovery.new_splits(topics, own).await?
+            }
+        };
         self.known.extend(new);
-        Ok(())
+        Ok(splits)
     }
 
     fn add(&mut self, splits: Vec<Split>) {
         let mut starts = Vec::new();
         for split in splits {
             let name: Arc<str> = split.partition.to_string().into();
-            self.send(Message::Split(split.to_state()));
             match reached(split.position, split.detail.stop_offset) {
                 true => self.send(Message::Finished(name)),
                 false => {
@@ -287,7 +299,7 @@ impl ReaderTask {
             }
             FetchFailure::TopicRecreated | FetchFailure::UnknownTopicOrPartition => {
                 let split = reading.split.clone();
-                self.check(vec![split.clone()]).await?;
+                Self::check(&self.discovery, &self.settings.topics, vec![split.clone()]).await?;
                 if failure == FetchFailure::TopicRecreated {
                     format!("topic {topic} was deleted and created again while it was read: position {offset} of partition {number} belongs to the former")
                 } else {
@@ -301,10 +313,10 @@ impl ReaderTask {
     }
 
     /// Whether splits can still be read. What looks wrong is looked at twice.
-    async fn check(&self, splits: Vec<Split>) -> ConnectorResult<crate::split::Topics> {
+    async fn check(discovery: &Discovery, selection: &crate::config::TopicSelection, splits: Vec<Split>) -> ConnectorResult<crate::split::Topics> {
         let mut again = true;
         loop {
-            let topics = self.discovery.topics(&self.settings.topics, false).await?;
+            let topics = discovery.topics(selection, false).await?;
             match splits.iter().try_for_each(|split| check_topic(split, &topics)) {
                 Ok(()) => return Ok(topics),
                 Err(text) if !again => return Err(ConnectorError::Fatal(text)),
@@ -316,8 +328,15 @@ impl ReaderTask {
 
     async fn discover(&mut self) -> ConnectorResult<()> {
         let splits = self.splits.values().map(|reading| reading.split.clone()).collect();
-        match self.check(splits).await {
-            Ok(topics) => self.add_undiscovered(&topics).await,
+        match Self::check(&self.discovery, &self.settings.topics, splits).await {
+            Ok(topics) => {
+                let new = self.undiscovered(&topics).await?;
+                for split in &new {
+                    self.send(Message::Split(split.to_state()));
+                }
+                self.add(new);
+                Ok(())
+            }
             // A cluster that is away for a moment is the fetcher's matter; discovery is tried again at its next time.
             Err(ConnectorError::Retryable(error)) => {
                 tracing::warn!(error, "partition discovery failed and is tried again later");

@@ -1,9 +1,16 @@
 //! [`Offsets`]: positions in partitions, and those that a group committed.
-use super::cluster::Cluster;
-use super::deadline::Deadline;
+use super::cluster::{Cluster, CoordinatorKind, Purpose, pause};
+use super::deadline::{Backoff, Deadline};
 use super::error::{ClientError, ErrorCode, Result};
 use super::metadata::TopicPartition;
-use std::collections::HashMap;
+use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
+use kafka_protocol::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
+use kafka_protocol::messages::{BrokerId, GroupId, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest, TopicName};
+use kafka_protocol::protocol::StrBytes;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// Which records a reader sees.
@@ -14,6 +21,16 @@ pub enum IsolationLevel {
     /// Those of committed transactions and those without a transaction.
     #[default]
     ReadCommitted,
+}
+
+impl IsolationLevel {
+    /// The number that requests hold.
+    pub(crate) fn code(self) -> i8 {
+        match self {
+            IsolationLevel::ReadUncommitted => 0,
+            IsolationLevel::ReadCommitted => 1,
+        }
+    }
 }
 
 /// A position that ListOffsets can find.
@@ -52,28 +69,213 @@ pub struct CommittedOffset {
 /// Positions in partitions and in groups.
 #[derive(Clone, Debug)]
 pub struct Offsets {
-    _cluster: Cluster,
+    cluster: Cluster,
+}
+
+/// A topic that the cluster does not know must be missing this long to count as unknown.
+const UNKNOWN_AFTER: Duration = Duration::from_secs(5);
+
+fn topic_name(topic: &str) -> TopicName {
+    TopicName(StrBytes::from_string(topic.to_string()))
+}
+
+fn by_topic<T>(items: impl IntoIterator<Item = (TopicPartition, T)>) -> BTreeMap<Arc<str>, Vec<(i32, T)>> {
+    let mut topics: BTreeMap<Arc<str>, Vec<(i32, T)>> = BTreeMap::new();
+    for (partition, item) in items {
+        topics.entry(partition.topic).or_default().push((partition.partition, item));
+    }
+    topics
 }
 
 impl Offsets {
     /// On this cluster.
     pub fn new(cluster: Cluster) -> Self {
-        Offsets { _cluster: cluster }
+        Offsets { cluster }
     }
+
     /// Finds positions on the leaders. Partitions that fail for good are in the result with their code.
-    pub async fn list(&self, _wanted: &[(TopicPartition, OffsetSpec)], _isolation: IsolationLevel, _deadline: Deadline) -> Result<HashMap<TopicPartition, std::result::Result<ListedOffset, ErrorCode>>> {
-        Err(ClientError::Usage("not built yet".into()))
+    pub async fn list(&self, wanted: &[(TopicPartition, OffsetSpec)], isolation: IsolationLevel, deadline: Deadline) -> Result<HashMap<TopicPartition, std::result::Result<ListedOffset, ErrorCode>>> {
+        let mut found = HashMap::new();
+        let mut left: HashMap<TopicPartition, OffsetSpec> = wanted.iter().cloned().collect();
+        let mut backoff = Backoff::default();
+        let began = Instant::now();
+        while !left.is_empty() {
+            let unknown: BTreeSet<&str> = left.keys().filter(|p| self.cluster.cached_leader(p).is_none()).map(|p| &*p.topic).collect();
+            if !unknown.is_empty() {
+                self.cluster.metadata(Some(&Vec::from_iter(unknown)), deadline).await?;
+            }
+            let mut by_node: BTreeMap<i32, Vec<(TopicPartition, OffsetSpec)>> = BTreeMap::new();
+            let mut last = ClientError::Broker { what: "listing offsets".into(), code: ErrorCode::LEADER_NOT_AVAILABLE, message: None };
+            let mut stale = BTreeSet::new();
+            for (partition, spec) in &left {
+                match self.cluster.cached_leader(partition) {
+                    Some(leader) => by_node.entry(leader.node).or_default().push((partition.clone(), *spec)),
+                    None => _ = stale.insert(partition.topic.clone()),
+                }
+            }
+            if began.elapsed() > UNKNOWN_AFTER {
+                // Fresh metadata has not known them for a while.
+                let gone: Vec<_> = left.keys().filter(|p| stale.contains(&p.topic)).cloned().collect();
+                for partition in gone {
+                    left.remove(&partition);
+                    found.insert(partition, Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
+                }
+            }
+            for (node, asked) in by_node {
+                match self.list_at(node, &asked, isolation, deadline).await {
+                    Ok(answers) => {
+                        for (partition, answer) in answers {
+                            match answer {
+                                Err(code) if code.is_retriable() && !(code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION && began.elapsed() > UNKNOWN_AFTER) => {
+                                    last = ClientError::Broker { what: format!("listing offsets of {partition}"), code, message: None };
+                                    stale.insert(partition.topic);
+                                }
+                                answer => {
+                                    left.remove(&partition);
+                                    found.insert(partition, answer);
+                                }
+                            }
+                        }
+                    }
+                    Err(error) if error.is_retriable() => {
+                        stale.extend(asked.into_iter().map(|(p, _)| p.topic));
+                        last = error;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            if left.is_empty() {
+                break;
+            }
+            pause(&mut backoff, deadline, last).await?;
+            let stale: Vec<&str> = stale.iter().map(|t| &**t).collect();
+            if !stale.is_empty() {
+                self.cluster.metadata(Some(&stale), deadline).await?;
+            }
+        }
+        Ok(found)
     }
+
+    async fn list_at(
+        &self,
+        node: i32,
+        asked: &[(TopicPartition, OffsetSpec)],
+        isolation: IsolationLevel,
+        deadline: Deadline,
+    ) -> Result<Vec<(TopicPartition, std::result::Result<ListedOffset, ErrorCode>)>> {
+        let connection = self.cluster.connection(node, Purpose::Control, deadline).await?;
+        let version = connection.version::<ListOffsetsRequest>(2, 7)?;
+        let topics = by_topic(asked.iter().cloned()).into_iter().map(|(topic, partitions)| {
+            let partitions = partitions.into_iter().map(|(partition, spec)| {
+                let timestamp = match spec {
+                    OffsetSpec::Latest => -1,
+                    OffsetSpec::Earliest => -2,
+                    OffsetSpec::Timestamp(ms) => ms.max(0),
+                };
+                ListOffsetsPartition::default().with_partition_index(partition).with_current_leader_epoch(-1).with_timestamp(timestamp)
+            });
+            ListOffsetsTopic::default().with_name(topic_name(&topic)).with_partitions(partitions.collect())
+        });
+        let request = ListOffsetsRequest::default().with_replica_id(BrokerId(-1)).with_isolation_level(isolation.code()).with_topics(topics.collect());
+        let answer = connection.call(&request, version, deadline).await?;
+        let mut listed = Vec::new();
+        for topic in &answer.topics {
+            let name: Arc<str> = topic.name.0.as_str().into();
+            for p in &topic.partitions {
+                let offset = ListedOffset {
+                    offset: (p.offset >= 0).then_some(p.offset),
+                    timestamp: (p.timestamp >= 0).then_some(p.timestamp),
+                    leader_epoch: (p.leader_epoch >= 0).then_some(p.leader_epoch),
+                };
+                let answer = if p.error_code == 0 { Ok(offset) } else { Err(ErrorCode(p.error_code)) };
+                listed.push((TopicPartition { topic: name.clone(), partition: p.partition_index }, answer));
+            }
+        }
+        Ok(listed)
+    }
+
     /// What `group` has committed; partitions without a commit are not in the result. Waits for open transactional commits.
-    pub async fn committed(&self, _group: &str, _partitions: &[TopicPartition], _deadline: Deadline) -> Result<HashMap<TopicPartition, CommittedOffset>> {
-        Err(ClientError::Usage("not built yet".into()))
+    pub async fn committed(&self, group: &str, partitions: &[TopicPartition], deadline: Deadline) -> Result<HashMap<TopicPartition, CommittedOffset>> {
+        let topics: Vec<_> = by_topic(partitions.iter().map(|p| (p.clone(), ())))
+            .into_iter()
+            .map(|(topic, partitions)| OffsetFetchRequestTopic::default().with_name(topic_name(&topic)).with_partition_indexes(partitions.into_iter().map(|(p, ())| p).collect()))
+            .collect();
+        // Version 7 is the last that asks for one group in the old form, which every broker since 2.5 takes.
+        let request = OffsetFetchRequest::default().with_group_id(GroupId(StrBytes::from_string(group.to_string()))).with_topics(Some(topics)).with_require_stable(true);
+        let mut backoff = Backoff::default();
+        loop {
+            let answer = match self.cluster.call_coordinator(CoordinatorKind::Group, group, &request, (7, 7), deadline).await {
+                Ok((answer, _)) => answer,
+                Err(error) => {
+                    pause(&mut backoff, deadline, error).await?;
+                    continue;
+                }
+            };
+            let mut found = HashMap::new();
+            let mut failed = (answer.error_code != 0).then_some((group.to_string(), answer.error_code));
+            for topic in &answer.topics {
+                let name: Arc<str> = topic.name.0.as_str().into();
+                for p in &topic.partitions {
+                    let partition = TopicPartition { topic: name.clone(), partition: p.partition_index };
+                    match p.error_code {
+                        0 if p.committed_offset >= 0 => {
+                            let metadata = p.metadata.as_ref().filter(|m| !m.is_empty()).map(|m| m.to_string());
+                            let leader_epoch = (p.committed_leader_epoch >= 0).then_some(p.committed_leader_epoch);
+                            found.insert(partition, CommittedOffset { offset: p.committed_offset, leader_epoch, metadata });
+                        }
+                        // Nothing committed, or nothing that exists.
+                        0 => {}
+                        code if ErrorCode(code) == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => {}
+                        code => failed = Some((format!("{group}, {partition}"), code)),
+                    }
+                }
+            }
+            let Some((subject, code)) = failed else { return Ok(found) };
+            if ErrorCode(code).is_coordinator_moved() {
+                self.cluster.forget_coordinator(CoordinatorKind::Group, group);
+            }
+            pause(&mut backoff, deadline, ClientError::broker(format!("the offsets of group {subject}"), code, None)).await?;
+        }
     }
+
     /// Commits positions for `group` without being a member of it.
-    pub async fn commit(&self, _group: &str, _offsets: &[(TopicPartition, CommittedOffset)], _deadline: Deadline) -> Result<()> {
-        Err(ClientError::Usage("not built yet".into()))
+    pub async fn commit(&self, group: &str, offsets: &[(TopicPartition, CommittedOffset)], deadline: Deadline) -> Result<()> {
+        let topics = by_topic(offsets.iter().cloned()).into_iter().map(|(topic, partitions)| {
+            let partitions = partitions.into_iter().map(|(partition, committed)| {
+                OffsetCommitRequestPartition::default()
+                    .with_partition_index(partition)
+                    .with_committed_offset(committed.offset)
+                    .with_committed_leader_epoch(committed.leader_epoch.unwrap_or(-1))
+                    .with_committed_metadata(Some(StrBytes::from_string(committed.metadata.unwrap_or_default())))
+            });
+            OffsetCommitRequestTopic::default().with_name(topic_name(&topic)).with_partitions(partitions.collect())
+        });
+        let request = OffsetCommitRequest::default()
+            .with_group_id(GroupId(StrBytes::from_string(group.to_string())))
+            .with_generation_id_or_member_epoch(-1)
+            .with_topics(topics.collect());
+        let mut backoff = Backoff::default();
+        loop {
+            let error = match self.cluster.call_coordinator(CoordinatorKind::Group, group, &request, (2, 8), deadline).await {
+                Ok((answer, _)) => {
+                    let failed = answer.topics.iter().flat_map(|t| t.partitions.iter().map(move |p| (t, p))).find(|(_, p)| p.error_code != 0);
+                    let Some((topic, partition)) = failed else { return Ok(()) };
+                    if ErrorCode(partition.error_code).is_coordinator_moved() {
+                        self.cluster.forget_coordinator(CoordinatorKind::Group, group);
+                    }
+                    let what = format!("committing offsets of group {group}, {}-{}", topic.name.0.as_str(), partition.partition_index);
+                    ClientError::broker(what, partition.error_code, None)
+                }
+                Err(error) => error,
+            };
+            pause(&mut backoff, deadline, error).await?;
+        }
     }
+
     /// Ids of the topics that exist: one that changes means that the topic was recreated.
-    pub async fn topic_ids(&self, _topics: &[&str], _deadline: Deadline) -> Result<HashMap<String, Uuid>> {
-        Err(ClientError::Usage("not built yet".into()))
+    pub async fn topic_ids(&self, topics: &[&str], deadline: Deadline) -> Result<HashMap<String, Uuid>> {
+        let metadata = self.cluster.metadata(Some(topics), deadline).await?;
+        let known = metadata.topics.values().filter(|t| !t.id.is_nil());
+        Ok(known.map(|t| (t.name.to_string(), t.id)).collect())
     }
 }
