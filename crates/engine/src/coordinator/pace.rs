@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 const LEAST_BYTES: u64 = 64 << 10;
-const FIRST_BYTES: u64 = 1 << 20;
+const FIRST_BYTES: u64 = 256 << 10;
 /// The cap grows by time, not by tick, or long ticks would learn slowly.
 const GROW_EACH: Duration = Duration::from_millis(50);
 
@@ -22,7 +22,7 @@ pub struct Pace {
     bytes_per_tick: u64,
     grown: Instant,
     lagged_before: bool,
-    lagging: bool,
+    lagging: Option<Instant>,
 }
 
 impl Pace {
@@ -38,7 +38,7 @@ impl Pace {
             bytes_per_tick: FIRST_BYTES.min(most_bytes.max(LEAST_BYTES)),
             grown: now,
             lagged_before: false,
-            lagging: false,
+            lagging: None,
         }
     }
 
@@ -49,19 +49,31 @@ impl Pace {
         }
     }
 
-    /// Whether the sinks are too far behind for another tick. Adapts the cap: halved where a lag begins, grown while there is none.
+    /// Whether the sinks are too far behind for another tick. Adapts the cap: halved where a lag begins, cut again by as much as
+    /// the lag outlasted the window, and grown while there is none.
     pub fn lagging(&mut self, now: Instant) -> bool {
         let lagging = self.outstanding.len() > self.window;
-        if lagging && !self.lagging {
-            self.bytes_per_tick = (self.bytes_per_tick / 2).max(LEAST_BYTES);
-            self.lagged_before = true;
-            self.grown = now;
-        } else if !lagging && now >= self.grown + GROW_EACH {
-            let by = if self.lagged_before { self.bytes_per_tick / 16 } else { self.bytes_per_tick };
-            self.bytes_per_tick = (self.bytes_per_tick + by).min(self.most_bytes);
-            self.grown = now;
+        match (lagging, self.lagging) {
+            (true, None) => {
+                self.bytes_per_tick = (self.bytes_per_tick / 2).max(LEAST_BYTES);
+                self.lagged_before = true;
+                self.grown = now;
+                self.lagging = Some(now);
+            }
+            (false, Some(since)) => {
+                let window = self.tick.as_secs_f64() * (self.window + 1) as f64;
+                let factor = 2.0 * window / (window + (now - since).as_secs_f64());
+                self.bytes_per_tick = ((self.bytes_per_tick as f64 * factor.min(1.0)) as u64).max(LEAST_BYTES);
+                self.grown = now;
+                self.lagging = None;
+            }
+            (false, None) if now >= self.grown + GROW_EACH => {
+                let by = if self.lagged_before { self.bytes_per_tick / 16 } else { self.bytes_per_tick };
+                self.bytes_per_tick = (self.bytes_per_tick + by).min(self.most_bytes);
+                self.grown = now;
+            }
+            _ => {}
         }
-        self.lagging = lagging;
         lagging
     }
 
@@ -140,16 +152,31 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         let mut pace = Pace::new(Duration::from_millis(10), 0, 64 << 20, start);
         assert!(!pace.lagging(at(50)));
-        assert_eq!(pace.bytes_per_tick(), 2 << 20);
+        assert_eq!(pace.bytes_per_tick(), 512 << 10);
         assert!(!pace.lagging(at(60)));
-        assert_eq!(pace.bytes_per_tick(), 2 << 20, "by time, not by call");
+        assert_eq!(pace.bytes_per_tick(), 512 << 10, "by time, not by call");
         pace.grant(None, at(60));
         assert!(pace.lagging(at(70)));
-        assert!(pace.lagging(at(80)));
-        assert_eq!(pace.bytes_per_tick(), 1 << 20, "halved once for one lag");
+        assert!(pace.lagging(at(75)));
+        assert_eq!(pace.bytes_per_tick(), 256 << 10, "halved once for one lag");
+        pace.written(Time::MAX);
+        assert!(!pace.lagging(at(80)));
+        assert_eq!(pace.bytes_per_tick(), 256 << 10, "a short lag costs no more");
+        assert!(!pace.lagging(at(130)));
+        assert_eq!(pace.bytes_per_tick(), 272 << 10);
+    }
+
+    #[test]
+    fn a_long_lag_cuts_the_cap_to_what_the_sink_takes() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut pace = Pace::new(Duration::from_millis(10), 0, 64 << 20, start);
+        pace.bytes_per_tick = 8 << 20;
+        pace.grant(None, at(0));
+        assert!(pace.lagging(at(10)));
         pace.written(Time::MAX);
         assert!(!pace.lagging(at(200)));
-        assert_eq!(pace.bytes_per_tick(), (1 << 20) + (1 << 16));
+        assert_eq!(pace.bytes_per_tick(), (8 << 20) / 20);
     }
 
     #[test]

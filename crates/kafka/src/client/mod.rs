@@ -19,10 +19,12 @@ mod fetch;
 mod jaas;
 mod metadata;
 mod offsets;
+mod produce_frame;
 mod producer;
 mod properties;
 mod record_batch;
 mod sasl;
+mod sender;
 mod tls;
 mod transactions;
 
