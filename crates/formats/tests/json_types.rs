@@ -30,12 +30,15 @@ fn normal(data_type: &DataType, value: &str) -> Option<String> {
     )
 }
 
+/// A type, texts it takes with what they are written as again, and texts it refuses.
+type Case<'a> = (DataType, &'a [(&'a str, &'a str)], &'a [&'a str]);
+
 #[test]
 fn values_by_type() {
     use DataType::*;
     let millis = Timestamp(TimeUnit::Millisecond, None);
     let list = DataType::new_list(Int8, false);
-    let table: &[(DataType, &[(&str, &str)], &[&str])] = &[
+    let table: &[Case<'_>] = &[
         (
             Int8,
             &[

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::*;
 use arrow::buffer::{NullBuffer, OffsetBuffer};
-use arrow::datatypes::{DataType, Field, Fields, Float32Type, Float64Type, Schema, TimeUnit};
+use arrow::datatypes::{DataType, Field, Fields, Float32Type, Float64Type, Schema};
 use common::{csv, decode, encode, json};
 use semel_formats::csv::CsvOptions;
 use semel_formats::json::{JsonOptions, TimestampFormat};

@@ -38,6 +38,7 @@ pub use config::{
     OffsetsInitializer, OnBadRecord, ValueFields,
 };
 pub use handle::KafkaTransaction;
+pub use reader::KafkaReader;
 pub use partitioner::Partitioner;
 pub use semel_engine::sink::{Committed, ConnectorError, ConnectorResult};
 pub use sink::KafkaSink;

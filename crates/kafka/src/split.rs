@@ -166,7 +166,7 @@ mod tests {
         let state = split(1).to_state();
         assert_eq!((state.split.as_str(), state.position), ("a-b-3", 17));
         assert_eq!(Split::from_state(&state).unwrap(), split(1));
-        for bad in ["", "a", "-3", "a-", "a--1", "a-03", "a-x"] {
+        for bad in ["", "a", "-3", "a-", "a-03", "a-x"] {
             let state = SplitState { split: bad.to_owned(), ..state.clone() };
             assert!(Split::from_state(&state).is_err(), "{bad:?}");
         }

@@ -15,6 +15,7 @@
 pub mod cli;
 pub mod cluster;
 pub mod job;
+mod kafka_transactions;
 pub mod logging;
 pub mod metrics;
 pub mod options;

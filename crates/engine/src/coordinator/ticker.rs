@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::{Scope, StreamVec};
-use tracing::{info, warn};
+use tracing::{info, trace, warn};
 
 /// Ticker -> sources: what may be emitted per tick.
 #[derive(Serialize, Deserialize, Clone, Debug)]
@@ -65,6 +65,7 @@ pub fn ticker<'s>(scope: Scope<'s, Time>, shared: Shared, job: Arc<JobContext>) 
             }
             pace.written(c.written);
             let lagging = pace.lagging(now);
+            trace!(granted = pace.granted(), written = c.written, lagging, ended = ?c.ended, checkpoints = ?c.checkpoints, "ticker");
             if pace.due(now) && !lagging {
                 let first = pace.granted() == 0;
                 let urgent = last.is_some() || pace.out_of_ticks();

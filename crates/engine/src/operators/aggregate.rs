@@ -74,6 +74,10 @@ impl Operator for KeyedAggregate {
         b.build_reschedule(move |capabilities| {
             let mut capabilities = capabilities.into_iter();
             let mut out = capabilities.next();
+            if let Some(cap) = &mut out {
+                // Changes come out at the capability's time, which must never be before the first checkpoint.
+                cap.downgrade(&first_of(job.first_checkpoint()));
+            }
             let mut acks = capabilities.next().map(|cap| Acks::new(acks, cap, job.first_checkpoint()));
             let mut subtask: Option<Subtask> = None;
             let mut early: BTreeMap<CheckpointId, Vec<RecordBatch>> = BTreeMap::new();

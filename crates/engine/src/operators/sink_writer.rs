@@ -110,7 +110,9 @@ impl Operator for SinkOperator {
                     rows_out.increment(rows.num_rows() as u64);
                     job.status.rows_out.fetch_add(rows.num_rows() as u64, Relaxed);
                     let checkpoint = checkpoint_of(*capability.time());
-                    if checkpoint == acks.checkpoint {
+                    if checkpoint < acks.checkpoint {
+                        fail(Failure::Fatal(format!("operator {uid}: rows of checkpoint {checkpoint} came after its barrier; this is a fault of an operator before it")));
+                    } else if checkpoint == acks.checkpoint {
                         queue.push_back((Some(capability), request(checkpoint, rows)));
                     } else {
                         early.entry(checkpoint).or_default().push((capability, rows));

@@ -104,6 +104,10 @@ impl Operator for WindowAggregate {
         b.build_reschedule(move |capabilities| {
             let mut capabilities = capabilities.into_iter();
             let mut out = capabilities.next().zip(capabilities.next());
+            if let Some((fired, late)) = &mut out {
+                fired.downgrade(&first_of(job.first_checkpoint()));
+                late.downgrade(&first_of(job.first_checkpoint()));
+            }
             let mut acks = capabilities.next().map(|cap| Acks::new(acks, cap, job.first_checkpoint()));
             let mut subtask: Option<Subtask> = None;
             let mut watermark = Watermark::new(reports.len(), job.parallelism(), restored_watermark);

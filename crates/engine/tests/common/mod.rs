@@ -202,6 +202,7 @@ pub fn config() -> EngineConfig {
 /// Runs the graph in this process, from the newest checkpoint in the store, until it ends. `stop_after`: asks it to stop then.
 pub fn run(graph: Graph, store: &Arc<dyn Store>, threads: usize, config: EngineConfig, stop_after: Option<Duration>) {
     graph.check().unwrap();
+    _ = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_writer(std::io::stderr).try_init();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let request = ClaimRequest { job_name: "test".into(), plan_hash: graph.hash(), parallelism: threads as u32, processes: 1, host: "here".into(), pid: 1, from: None };
     let claimed = runtime.block_on(claim(store.clone(), request)).unwrap();

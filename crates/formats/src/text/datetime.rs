@@ -142,7 +142,7 @@ pub(crate) fn parse_time(text: &[u8], unit: TimeUnit) -> Option<i64> {
     if len != text.len() {
         return None;
     }
-    in_unit(seconds, nanos, unit)
+    in_unit(seconds.into(), nanos, unit)
 }
 
 /// Why a text is not a timestamp of the column.
@@ -166,10 +166,8 @@ pub(crate) fn parse_timestamp(text: &[u8], unit: TimeUnit) -> Result<i64, Timest
         [] => 0,
         text => zone(text).ok_or(TimestampFault::Syntax)?,
     };
-    days.checked_mul(DAY)
-        .and_then(|day| day.checked_add(seconds - offset))
-        .and_then(|seconds| in_unit(seconds, nanos, unit))
-        .ok_or(TimestampFault::Range)
+    let seconds = i128::from(days) * i128::from(DAY) + i128::from(seconds - offset);
+    in_unit(seconds, nanos, unit).ok_or(TimestampFault::Range)
 }
 
 /// Units per second.
@@ -182,9 +180,9 @@ pub(crate) const fn per_second(unit: TimeUnit) -> i64 {
     }
 }
 
-fn in_unit(seconds: i64, nanos: u32, unit: TimeUnit) -> Option<i64> {
+fn in_unit(seconds: i128, nanos: u32, unit: TimeUnit) -> Option<i64> {
     let per_second = per_second(unit);
-    let units = i128::from(seconds) * i128::from(per_second)
+    let units = seconds * i128::from(per_second)
         + i128::from(i64::from(nanos) / (1_000_000_000 / per_second));
     i64::try_from(units).ok()
 }

@@ -216,7 +216,7 @@ mod tests {
                 power,
                 power + 1,
                 power.wrapping_mul(7),
-                power * 123 / 100,
+                power.wrapping_mul(123) / 100,
             ]);
         }
         for n in numbers {

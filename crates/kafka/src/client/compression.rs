@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn every_codec_gives_back_what_went_in() {
         for len in [0, 1, 100, 32 << 10, 200_000] {
-            let plain: Vec<u8> = (0..len).map(|i| (i * i % 251) as u8).collect();
+            let plain: Vec<u8> = (0..len as u64).map(|i| (i * i % 251) as u8).collect();
             for codec in ALL {
                 let (mut packed, mut back) = (Vec::new(), b"before".to_vec());
                 codec.compress(&plain, &mut packed).unwrap();

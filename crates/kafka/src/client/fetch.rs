@@ -1,12 +1,19 @@
 //! [`Fetcher`]: reads partitions from their leaders.
 use super::cluster::Cluster;
-use super::deadline::Deadline;
+use super::deadline::{Backoff, Deadline};
 use super::error::{ClientError, ErrorCode, Result};
+use super::fetch_task::FetchTask;
 use super::metadata::TopicPartition;
 use super::offsets::IsolationLevel;
 use super::properties::Properties;
-use super::record_batch::FetchedRecords;
-use std::time::Duration;
+use super::record_batch::{DecodeOptions, Decoder, FetchedRecords};
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
 
 /// How a [`Fetcher`] reads.
 #[derive(Clone, Debug)]
@@ -23,6 +30,8 @@ pub struct FetchConfig {
     pub partition_max_bytes: i32,
     /// Bytes that wait for the reader before fetching pauses.
     pub buffer_bytes: usize,
+    /// `check.crcs`.
+    pub check_crcs: bool,
 }
 
 impl Default for FetchConfig {
@@ -34,14 +43,39 @@ impl Default for FetchConfig {
             max_bytes: 16 << 20,
             partition_max_bytes: 4 << 20,
             buffer_bytes: 32 << 20,
+            check_crcs: true,
         }
     }
 }
 
 impl FetchConfig {
     /// Takes the fetch properties; what is absent keeps its default.
-    pub fn take(_properties: &mut Properties) -> Result<Self> {
-        Ok(Self::default())
+    pub fn take(p: &mut Properties) -> Result<Self> {
+        let mut config = Self::default();
+        if let Some(level) = p.take("isolation.level") {
+            config.isolation = match level.trim() {
+                "read_committed" => IsolationLevel::ReadCommitted,
+                "read_uncommitted" => IsolationLevel::ReadUncommitted,
+                other => return Err(ClientError::config("isolation.level", format!("'{other}' is neither read_committed nor read_uncommitted"))),
+            };
+        }
+        if let Some(ms) = p.parse::<u64>("fetch.max.wait.ms", "a number of milliseconds")? {
+            config.max_wait = Duration::from_millis(ms);
+        }
+        let bytes = "a number of bytes";
+        if let Some(n) = p.parse("fetch.min.bytes", bytes)? {
+            config.min_bytes = n;
+        }
+        if let Some(n) = p.parse("fetch.max.bytes", bytes)? {
+            config.max_bytes = n;
+        }
+        if let Some(n) = p.parse("max.partition.fetch.bytes", bytes)? {
+            config.partition_max_bytes = n;
+        }
+        if let Some(check) = p.boolean("check.crcs")? {
+            config.check_crcs = check;
+        }
+        Ok(config)
     }
 }
 
@@ -117,29 +151,248 @@ pub enum FetchEvent {
     },
 }
 
+/// One partition's part of an answer, not decoded yet.
+pub(super) struct Raw {
+    pub partition: TopicPartition,
+    pub generation: u64,
+    pub from: i64,
+    pub records: Bytes,
+    /// (producer id, first offset)
+    pub aborted: Vec<(i64, i64)>,
+    pub high_watermark: i64,
+    pub last_stable_offset: i64,
+    pub log_start_offset: i64,
+}
+
+pub(super) enum Message {
+    Raw(Raw),
+    Failed { partition: TopicPartition, generation: u64, offset: i64, failure: FetchFailure },
+    /// Reading has ended for all partitions.
+    Broken(ClientError),
+}
+
+/// A partition that is read.
+pub(super) struct Reading {
+    /// Tells answers of an earlier `add` from those of the present one.
+    pub generation: u64,
+    pub position: i64,
+    /// Leader epoch of the last batch read.
+    pub epoch: i32,
+    pub topic_id: Option<uuid::Uuid>,
+    pub paused: bool,
+    pub in_flight: bool,
+    pub not_before: Option<Instant>,
+    pub backoff: Backoff,
+    /// Since when the broker says that there is no such partition.
+    pub unknown_since: Option<Instant>,
+    /// High watermark and last stable offset as last told.
+    pub ends: (i64, i64),
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub partitions: HashMap<TopicPartition, Reading>,
+    pub generation: u64,
+    /// Bytes fetched and not decoded.
+    pub buffered: usize,
+}
+
+pub(super) struct Shared {
+    pub cluster: Cluster,
+    pub config: FetchConfig,
+    state: Mutex<State>,
+    /// There is something to do for the task.
+    pub work: Notify,
+}
+
+impl Shared {
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Reads a changing set of partitions from their leaders, in the background. Dropping it ends the reading.
-#[derive(Debug)]
-pub struct Fetcher {}
+pub struct Fetcher {
+    shared: Arc<Shared>,
+    messages: mpsc::UnboundedReceiver<Message>,
+    /// The answer that is being decoded.
+    current: Option<(Raw, Decoder, usize)>,
+    task: JoinHandle<()>,
+}
+
+impl fmt::Debug for Fetcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fetcher").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Fetcher {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
 
 impl Fetcher {
-    /// A fetcher without partitions.
-    pub fn new(_cluster: Cluster, _config: FetchConfig) -> Self {
-        Fetcher {}
+    /// A fetcher without partitions. Must be called on a tokio runtime.
+    pub fn new(cluster: Cluster, config: FetchConfig) -> Self {
+        let shared = Arc::new(Shared { cluster, config, state: Mutex::default(), work: Notify::new() });
+        let (sender, messages) = mpsc::unbounded_channel();
+        let task = tokio::spawn(FetchTask::new(shared.clone(), sender).run());
+        Fetcher { shared, messages, current: None, task }
     }
+
     /// Reads these partitions from now on; one that is read already goes on from the new position.
-    pub fn add(&self, _partitions: impl IntoIterator<Item = (TopicPartition, StartAt)>) {}
-    /// Reads these no more; nothing of them is delivered after the call.
-    pub fn remove(&self, _partitions: &[TopicPartition]) {}
-    /// Stops asking for these until resumed (what was asked for already is still delivered).
-    pub fn pause(&self, _partitions: &[TopicPartition]) {}
-    /// Ends a pause.
-    pub fn resume(&self, _partitions: &[TopicPartition]) {}
-    /// The next event; `Ok(None)` when the deadline passes first. Safe to cancel.
-    pub async fn next(&mut self, _deadline: Deadline) -> Result<Option<FetchEvent>> {
-        Err(ClientError::Usage("not built yet".into()))
+    pub fn add(&self, partitions: impl IntoIterator<Item = (TopicPartition, StartAt)>) {
+        let mut state = self.shared.lock();
+        for (partition, start) in partitions {
+            state.generation += 1;
+            let reading = Reading {
+                generation: state.generation,
+                position: start.offset,
+                epoch: start.leader_epoch.unwrap_or(-1),
+                topic_id: None,
+                paused: false,
+                in_flight: false,
+                not_before: None,
+                backoff: Backoff::default(),
+                unknown_since: None,
+                ends: (-1, -1),
+            };
+            state.partitions.insert(partition, reading);
+        }
+        drop(state);
+        self.shared.work.notify_one();
     }
+
+    /// Reads these no more; nothing of them is delivered after the call.
+    pub fn remove(&self, partitions: &[TopicPartition]) {
+        let mut state = self.shared.lock();
+        for partition in partitions {
+            state.partitions.remove(partition);
+        }
+    }
+
+    /// Stops asking for these until resumed (what was asked for already is still delivered).
+    pub fn pause(&self, partitions: &[TopicPartition]) {
+        self.set_paused(partitions, true);
+    }
+
+    /// Ends a pause.
+    pub fn resume(&self, partitions: &[TopicPartition]) {
+        self.set_paused(partitions, false);
+    }
+
+    fn set_paused(&self, partitions: &[TopicPartition], paused: bool) {
+        let mut state = self.shared.lock();
+        for partition in partitions {
+            if let Some(reading) = state.partitions.get_mut(partition) {
+                reading.paused = paused;
+            }
+        }
+        drop(state);
+        self.shared.work.notify_one();
+    }
+
+    /// The next event; `Ok(None)` when the deadline passes first. Safe to cancel.
+    pub async fn next(&mut self, deadline: Deadline) -> Result<Option<FetchEvent>> {
+        loop {
+            if let Some(event) = self.try_next()? {
+                return Ok(Some(event));
+            }
+            match tokio::time::timeout_at(deadline.instant().into(), self.messages.recv()).await {
+                Err(_) => return Ok(None),
+                Ok(Some(message)) => {
+                    if let Some(event) = self.take(message)? {
+                        return Ok(Some(event));
+                    }
+                }
+                Ok(None) => return Err(ClientError::Usage("the fetcher's task has ended".into())),
+            }
+        }
+    }
+
     /// The next event if one is ready.
     pub fn try_next(&mut self) -> Result<Option<FetchEvent>> {
-        Ok(None)
+        loop {
+            if let Some(event) = self.decode() {
+                return Ok(Some(event));
+            }
+            let Ok(message) = self.messages.try_recv() else { return Ok(None) };
+            if let Some(event) = self.take(message)? {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message) -> Result<Option<FetchEvent>> {
+        match message {
+            Message::Broken(error) => Err(error),
+            Message::Failed { partition, generation, offset, failure } => {
+                let mut state = self.shared.lock();
+                if state.partitions.get(&partition).is_none_or(|r| r.generation != generation) {
+                    return Ok(None);
+                }
+                state.partitions.remove(&partition);
+                Ok(Some(FetchEvent::Failed { partition, offset, failure }))
+            }
+            Message::Raw(mut raw) => {
+                let size = raw.records.len();
+                let options = DecodeOptions { check_crc: self.shared.config.check_crcs, ..DecodeOptions::default() };
+                let decoder = Decoder::new(std::mem::take(&mut raw.records), raw.from, std::mem::take(&mut raw.aborted), options);
+                self.current = Some((raw, decoder, size));
+                Ok(self.decode())
+            }
+        }
+    }
+
+    /// The next chunk of the present answer.
+    fn decode(&mut self) -> Option<FetchEvent> {
+        let (raw, decoder, size) = self.current.as_mut()?;
+        let wanted = self.shared.lock().partitions.get(&raw.partition).is_some_and(|r| r.generation == raw.generation);
+        let chunk = if wanted { decoder.next_chunk() } else { Ok(None) };
+        let fetched = |raw: &Raw, records| Fetched {
+            partition: raw.partition.clone(),
+            records,
+            high_watermark: raw.high_watermark,
+            last_stable_offset: raw.last_stable_offset,
+            log_start_offset: raw.log_start_offset,
+        };
+        match chunk {
+            Ok(Some(records)) => {
+                let event = FetchEvent::Records(fetched(raw, records));
+                if decoder.at_end() {
+                    self.release();
+                }
+                Some(event)
+            }
+            Ok(None) => {
+                // An answer without a record brings news about the watermarks.
+                let event = (wanted && *size == 0).then(|| {
+                    let records = FetchedRecords { next_offset: decoder.next_offset(), leader_epoch: -1, ..FetchedRecords::default() };
+                    FetchEvent::Records(fetched(raw, records))
+                });
+                self.release();
+                event
+            }
+            Err(error) => {
+                let partition = raw.partition.clone();
+                let offset = decoder.next_offset();
+                self.shared.lock().partitions.remove(&partition);
+                self.release();
+                Some(FetchEvent::Failed { partition, offset, failure: FetchFailure::Corrupt { offset: error.offset, reason: error.reason } })
+            }
+        }
+    }
+
+    /// The present answer is decoded: there is room for more.
+    fn release(&mut self) {
+        if let Some((_, _, size)) = self.current.take() {
+            let mut state = self.shared.lock();
+            let full = state.buffered >= self.shared.config.buffer_bytes;
+            state.buffered -= size;
+            if full && state.buffered < self.shared.config.buffer_bytes {
+                self.shared.work.notify_one();
+            }
+        }
     }
 }

@@ -57,7 +57,7 @@ fn parse_jaas(text: &str) -> Result<(String, BTreeMap<String, String>)> {
     let text = text.trim();
     let body = text.strip_suffix(';').ok_or_else(|| wrong("the ';' at the end is missing"))?;
     let mut chars = body.chars().peekable();
-    let mut word = |chars: &mut std::iter::Peekable<std::str::Chars<'_>>| {
+    let word = |chars: &mut std::iter::Peekable<std::str::Chars<'_>>| {
         while chars.next_if(|c| c.is_whitespace()).is_some() {}
         let mut out = String::new();
         while let Some(c) = chars.next_if(|c| !c.is_whitespace() && *c != '=') {

@@ -16,6 +16,7 @@ mod connection;
 mod deadline;
 mod error;
 mod fetch;
+mod fetch_task;
 mod jaas;
 mod metadata;
 mod offsets;

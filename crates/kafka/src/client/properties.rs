@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn an_unknown_key_names_the_nearest() {
-        let e = ClientConfig::from_properties(&map(&[("bootstrap.servers", "a:1"), ("sasl.mechanims", "PLAIN")])).unwrap_err().to_string();
-        assert!(e.contains("sasl.mechanims") && e.contains("did you mean 'sasl.mechanism'"), "{e}");
+        let e = ClientConfig::from_properties(&map(&[("bootstrap.servers", "a:1"), ("sasl.mechanim", "PLAIN")])).unwrap_err().to_string();
+        assert!(e.contains("sasl.mechanim") && e.contains("did you mean 'sasl.mechanism'"), "{e}");
         let e = ClientConfig::from_properties(&map(&[("bootstrap.servers", "a:1"), ("zzzz", "")])).unwrap_err().to_string();
         assert_eq!(e, "property 'zzzz': is not known");
     }

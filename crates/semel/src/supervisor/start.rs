@@ -3,10 +3,14 @@ use super::preflight;
 use crate::job::Job;
 use crate::options::Settings;
 use futures::future::try_join_all;
-use semel_checkpoint::{CheckpointEntry, CheckpointId, Claim, ClaimError, ClaimRequest, Committable, Entry, Generation, GenerationEntry, JournalError, JournalView, Store, claim, decide_claim, read_journal};
+use semel_checkpoint::{
+    CheckpointEntry, CheckpointId, Claim, ClaimError, ClaimRequest, Committable, Entry, Generation,
+    GenerationEntry, JournalError, JournalView, Store, claim, decide_claim, read_journal,
+};
 use semel_engine::failure::Failure;
 use semel_engine::graph::Graph;
 use semel_engine::job::Assignment;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
@@ -18,8 +22,8 @@ pub(crate) struct Start<'a> {
     pub store: Arc<dyn Store>,
     /// The first start of this supervisor: preflight is made, `--from` counts.
     pub first: bool,
-    /// The generation of this supervisor before.
-    pub after: Option<Generation>,
+    /// The newest generation that this supervisor has claimed; set by the claim, also of a start that fails after it.
+    pub claimed: &'a Cell<Option<Generation>>,
     pub threads: usize,
     pub processes: usize,
 }
@@ -37,23 +41,48 @@ pub(crate) struct Started {
 /// Claims and recovers.
 pub(crate) async fn start(start: &Start<'_>) -> Result<Started, Failure> {
     let (graph, settings) = (&start.job.graph, start.settings);
-    let from = settings.text("execution.state-recovery.path").filter(|_| start.first).map(|_| CheckpointId(settings.number("execution.state-recovery.path")));
+    let from = settings
+        .text("execution.state-recovery.path")
+        .filter(|_| start.first)
+        .map(|_| CheckpointId(settings.number("execution.state-recovery.path")));
     if start.first {
         // Refused starts must leave no trace in the journal.
-        let (findings, view) = futures::join!(preflight::checks(start.job, settings, &start.store), read_journal(start.store.clone()));
+        let (findings, view) = futures::join!(
+            preflight::checks(start.job, settings, &start.store),
+            read_journal(start.store.clone())
+        );
         preflight::judge(&findings?)?;
-        let decision = decide_claim(&view.map_err(journal)?.entries, from).map_err(|e| Failure::Fatal(format!("--from: {e}")))?;
+        let decision = decide_claim(&view.map_err(journal)?.entries, from)
+            .map_err(|e| Failure::Fatal(format!("--from: {e}")))?;
         let pending: Vec<&Committable> = decision.pending.iter().map(|(_, c)| c).collect();
-        may_restore(graph, settings, decision.restored.as_ref(), &pending, &decision.abandoned)?;
+        may_restore(
+            graph,
+            settings,
+            decision.restored.as_ref(),
+            &pending,
+            &decision.abandoned,
+        )?;
     }
     let began = Instant::now();
     let claimed = claim_next(start, from).await?;
+    start.claimed.set(Some(claimed.identity.generation));
     let claim_took = began.elapsed();
     let pending: Vec<&Committable> = claimed.pending.iter().map(|(_, c)| c).collect();
-    may_restore(graph, settings, claimed.restored.as_ref(), &pending, &claimed.abandoned)?;
+    may_restore(
+        graph,
+        settings,
+        claimed.restored.as_ref(),
+        &pending,
+        &claimed.abandoned,
+    )?;
     let aborted = recover(graph, &claimed, settings.duration("semel.recovery-timeout")).await?;
     let committed = claimed.pending.len();
-    let from = claimed.restored.as_ref().map_or("the beginning".to_owned(), |c| format!("checkpoint {}", c.id));
+    let from = claimed
+        .restored
+        .as_ref()
+        .map_or("the beginning".to_owned(), |c| {
+            format!("checkpoint {}", c.id)
+        });
     info!(
         generation = claimed.identity.generation.0,
         claim_ms = claim_took.as_secs_f64() * 1e3,
@@ -72,11 +101,15 @@ pub(crate) async fn start(start: &Start<'_>) -> Result<Started, Failure> {
         processes: start.processes,
         threads: start.threads,
     };
-    Ok(Started { assignment, committed, aborted })
+    Ok(Started {
+        assignment,
+        committed,
+        aborted,
+    })
 }
 
 async fn claim_next(start: &Start<'_>, from: Option<CheckpointId>) -> Result<Claim, Failure> {
-    if let Some(own) = start.after {
+    if let Some(own) = start.claimed.get() {
         // Whoever has started since then has won: claiming above it would take the job back, and so on without end.
         not_replaced(&start.store, own).await?;
     }
@@ -89,28 +122,38 @@ async fn claim_next(start: &Start<'_>, from: Option<CheckpointId>) -> Result<Cla
         pid: std::process::id(),
         from,
     };
-    claim(start.store.clone(), request).await.map_err(|e| match e {
-        ClaimError::Fenced { winner } => replaced_by(&winner),
-        ClaimError::Deadline => Failure::Retryable(e.to_string()),
-        ClaimError::Journal(e) => journal(e),
-        ClaimError::OtherJob { .. } | ClaimError::NotRetained(_) => Failure::Fatal(e.to_string()),
-    })
+    claim(start.store.clone(), request)
+        .await
+        .map_err(|e| match e {
+            ClaimError::Fenced { winner } => replaced_by(&winner),
+            ClaimError::Deadline => Failure::Retryable(e.to_string()),
+            ClaimError::Journal(e) => journal(e),
+            ClaimError::OtherJob { .. } | ClaimError::NotRetained(_) => {
+                Failure::Fatal(e.to_string())
+            }
+        })
 }
 
 fn host() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
 }
 
 fn journal(error: JournalError) -> Failure {
     match &error {
-        JournalError::Store(e) if e.is_transient() => Failure::Retryable(format!("journal: {error}")),
+        JournalError::Store(e) if e.is_transient() => {
+            Failure::Retryable(format!("journal: {error}"))
+        }
         JournalError::Unstable => Failure::Retryable(format!("journal: {error}")),
         _ => Failure::Fatal(format!("journal: {error}")),
     }
 }
 
 fn replaced_by(winner: &GenerationEntry) -> Failure {
-    Failure::Fenced(format!("generation {} of this job was started on {} (process {}); this supervisor stops", winner.generation, winner.host, winner.pid))
+    Failure::Fenced(format!(
+        "generation {} of this job was started on {} (process {}); this supervisor stops",
+        winner.generation, winner.host, winner.pid
+    ))
 }
 
 /// Whether a generation is still the newest one.
@@ -120,10 +163,14 @@ pub(super) async fn not_replaced(store: &Arc<dyn Store>, own: Generation) -> Res
 }
 
 fn newest_is(view: &JournalView, own: Generation) -> Result<(), Failure> {
-    let newest = view.entries.iter().rev().find_map(|(_, entry)| match entry {
-        Entry::Generation(g) => Some(g),
-        _ => None,
-    });
+    let newest = view
+        .entries
+        .iter()
+        .rev()
+        .find_map(|(_, entry)| match entry {
+            Entry::Generation(g) => Some(g),
+            _ => None,
+        });
     match newest {
         Some(newest) if newest.generation > own => Err(replaced_by(newest)),
         _ => Ok(()),
@@ -131,7 +178,13 @@ fn newest_is(view: &JournalView, own: Generation) -> Result<(), Failure> {
 }
 
 /// Whether the graph can go on from a checkpoint without losing anything.
-fn may_restore(graph: &Graph, settings: &Settings, restored: Option<&CheckpointEntry>, pending: &[&Committable], abandoned: &[CheckpointEntry]) -> Result<(), Failure> {
+fn may_restore(
+    graph: &Graph,
+    settings: &Settings,
+    restored: Option<&CheckpointEntry>,
+    pending: &[&Committable],
+    abandoned: &[CheckpointEntry],
+) -> Result<(), Failure> {
     let sinks: Vec<&str> = graph.sinks().map(|(uid, _, _)| uid.as_str()).collect();
     if let Some(orphan) = pending.iter().find(|c| !sinks.contains(&c.sink.as_str())) {
         return Err(Failure::Fatal(format!(
@@ -140,11 +193,20 @@ fn may_restore(graph: &Graph, settings: &Settings, restored: Option<&CheckpointE
             orphan.sink.as_str()
         )));
     }
-    let held: Vec<String> = abandoned.iter().filter(|c| !c.committables.is_empty()).map(|c| format!("{} ({} transactions)", c.id, c.committables.len())).collect();
+    let held: Vec<String> = abandoned
+        .iter()
+        .filter(|c| !c.committables.is_empty())
+        .map(|c| format!("{} ({} transactions)", c.id, c.committables.len()))
+        .collect();
     if !held.is_empty() && !settings.flag("semel.state-recovery.accept-duplicates") {
-        return Err(Failure::Fatal(format!("--from: rows of later checkpoints may be committed already and would come again: checkpoints {}. Add --accept-duplicates to allow it", held.join(", "))));
+        return Err(Failure::Fatal(format!(
+            "--from: rows of later checkpoints may be committed already and would come again: checkpoints {}. Add --accept-duplicates to allow it",
+            held.join(", ")
+        )));
     }
-    let Some(restored) = restored else { return Ok(()) };
+    let Some(restored) = restored else {
+        return Ok(());
+    };
     let slots = settings.number("pipeline.max-parallelism");
     if u64::from(restored.slots) != slots && !restored.operators.is_empty() {
         return Err(Failure::Fatal(format!(
@@ -153,17 +215,28 @@ fn may_restore(graph: &Graph, settings: &Settings, restored: Option<&CheckpointE
         )));
     }
     let known: Vec<&str> = graph.nodes().iter().map(|n| n.uid.as_str()).collect();
-    let mut unclaimed: Vec<&str> = restored.operators.keys().chain(restored.sources.keys()).map(|uid| uid.as_str()).filter(|uid| !known.contains(uid)).collect();
+    let mut unclaimed: Vec<&str> = restored
+        .operators
+        .keys()
+        .chain(restored.sources.keys())
+        .map(|uid| uid.as_str())
+        .filter(|uid| !known.contains(uid))
+        .collect();
     unclaimed.dedup();
     if unclaimed.is_empty() {
         return Ok(());
     }
-    let text = format!("checkpoint {} holds state of operators that the job does not have: {unclaimed:?} (it has {known:?})", restored.id);
+    let text = format!(
+        "checkpoint {} holds state of operators that the job does not have: {unclaimed:?} (it has {known:?})",
+        restored.id
+    );
     if settings.flag("execution.state-recovery.ignore-unclaimed-state") {
         warn!("{text}; it is dropped");
         return Ok(());
     }
-    Err(Failure::Fatal(format!("{text}. Give the operators their old uids, or drop that state with --allow-non-restored-state")))
+    Err(Failure::Fatal(format!(
+        "{text}. Give the operators their old uids, or drop that state with --allow-non-restored-state"
+    )))
 }
 
 /// All sinks at once; the number of transactions that were ended.

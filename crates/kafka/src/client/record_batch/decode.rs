@@ -62,6 +62,11 @@ impl Decoder {
         self.next_offset
     }
 
+    /// Whether every byte was looked at (a cut batch at the end is not).
+    pub(crate) fn at_end(&self) -> bool {
+        self.at == self.records.len()
+    }
+
     /// The next chunk; `None` at the end. A batch that the answer's end cuts off is left out. What lies before a damaged batch
     /// is returned before the error.
     pub fn next_chunk(&mut self) -> Result<Option<FetchedRecords>, DecodeError> {

@@ -11,7 +11,7 @@ mod varint;
 
 pub use decode::{DecodeError, DecodeOptions, Decoder};
 pub use encode::{BatchBuilder, BatchIdentity, Column, Header, RowColumns, Timestamps};
-pub(crate) use header::{Scan, scan};
+pub(crate) use header::scan;
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! Batches from our encoder through our decoder, and damaged ones. Kafka's own clients check both in `tests/client_codecs.rs`.
+//! Batches from our encoder through our decoder, and damaged ones. Kafka's own clients check both in `tests/client.rs`.
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::client::compression::Compression;

@@ -1,0 +1,130 @@
+//! What the tests on a real broker share.
+#![allow(clippy::unwrap_used, dead_code)]
+use arrow::array::{AsArray, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use semel_checkpoint::{CheckpointId, CommitPermit, Generation, JobIdentity, JobUuid, OperatorUid};
+use semel_engine::sink::{Pending, SinkContext};
+use semel_engine::source::{SourceContext, SourceEvent, SourceReader};
+use semel_formats::Format;
+use semel_kafka::client::{ClientConfig, Cluster, Deadline};
+use semel_kafka::{DeliveryGuarantee, KafkaReader, KafkaSink, KafkaSinkBuilder, KafkaSource, KafkaSourceBuilder, KafkaTransaction};
+use semel_testkit::Kafka;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub fn within(seconds: u64) -> Deadline {
+    Deadline::after(Duration::from_secs(seconds))
+}
+
+pub async fn cluster(kafka: &Kafka) -> Cluster {
+    Cluster::connect(ClientConfig::new(kafka.bootstrap().split(','))).await.unwrap()
+}
+
+/// One column of text.
+pub fn schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![Field::new("v", DataType::Utf8, false)]))
+}
+
+pub fn rows(values: impl IntoIterator<Item = String>) -> RecordBatch {
+    RecordBatch::try_new(schema(), vec![Arc::new(StringArray::from_iter_values(values))]).unwrap()
+}
+
+pub fn texts(rows: &RecordBatch) -> Vec<String> {
+    rows.column(0).as_string::<i32>().iter().map(|v| v.unwrap().to_owned()).collect()
+}
+
+/// An exactly-once sink of raw text.
+pub fn sink(kafka: &Kafka, topic: &str) -> KafkaSinkBuilder {
+    KafkaSink::builder(Arc::new(|schema| Format::Raw.serializer(schema.clone()).map_err(|e| e.to_string())))
+        .bootstrap_servers(kafka.bootstrap())
+        .topic(topic)
+        .delivery_guarantee(DeliveryGuarantee::ExactlyOnce)
+        .transactional_id_prefix(topic)
+}
+
+/// A source of raw text.
+pub fn source(kafka: &Kafka, topic: &str) -> KafkaSourceBuilder {
+    KafkaSource::builder(Arc::new(|| Format::Raw.deserializer(schema()).map_err(|e| e.to_string()))).bootstrap_servers(kafka.bootstrap()).topics([topic])
+}
+
+pub fn uid() -> OperatorUid {
+    OperatorUid::new("out").unwrap()
+}
+
+/// A job, whose generations a test counts.
+#[derive(Clone, Copy)]
+pub struct Job(pub JobUuid);
+
+impl Job {
+    pub fn new() -> Job {
+        Job(JobUuid::random())
+    }
+
+    pub fn identity(self, generation: u64) -> JobIdentity {
+        JobIdentity { name: "job".to_owned(), uuid: self.0, generation: Generation(generation) }
+    }
+
+    pub fn sink(self, generation: u64) -> SinkContext {
+        SinkContext { job: self.identity(generation), uid: uid(), subtask: 0, parallelism: 1, schema: schema() }
+    }
+
+    pub fn source(self, subtask: u32, parallelism: u32) -> SourceContext {
+        SourceContext { job: self.identity(1), uid: OperatorUid::new("in").unwrap(), subtask, parallelism }
+    }
+
+    pub fn permit(self, checkpoint: u64, generation: u64) -> CommitPermit {
+        CommitPermit::for_tests(self.0, CheckpointId(checkpoint), Generation(generation))
+    }
+
+    pub fn pending(self, checkpoint: u64, transaction: &KafkaTransaction, generation: u64) -> Pending<KafkaTransaction> {
+        Pending { transaction: transaction.clone(), permit: self.permit(checkpoint, generation), subtask: 0, checkpoint: CheckpointId(checkpoint) }
+    }
+}
+
+/// Values that a `read_committed` consumer of Apache's client sees, sorted.
+pub fn committed(kafka: &Kafka, topic: &str) -> Vec<String> {
+    let mut values: Vec<String> = kafka.read_committed(topic).unwrap().iter().map(|r| r.value_text().to_owned()).collect();
+    values.sort_unstable();
+    values
+}
+
+/// What a reader brought.
+#[derive(Default, Debug)]
+pub struct Seen {
+    pub values: BTreeMap<String, Vec<String>>,
+    pub positions: BTreeMap<String, i64>,
+    pub finished: Vec<String>,
+    pub new_splits: Vec<String>,
+    pub no_more: bool,
+}
+
+impl Seen {
+    pub fn count(&self) -> usize {
+        self.values.values().map(Vec::len).sum()
+    }
+
+    pub fn sorted(&self) -> Vec<String> {
+        let mut all: Vec<String> = self.values.values().flatten().cloned().collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+/// Reads until `enough`, or panics after 30 s.
+pub async fn read_until(reader: &mut KafkaReader, seen: &mut Seen, enough: impl Fn(&Seen) -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !enough(seen) {
+        let left = end.saturating_duration_since(Instant::now());
+        let event = tokio::time::timeout(left, reader.next()).await.unwrap_or_else(|_| panic!("too late; seen so far: {seen:?}")).unwrap();
+        match event {
+            SourceEvent::Split(split) => seen.new_splits.push(split.split),
+            SourceEvent::Rows { split, rows, position, .. } => {
+                seen.values.entry(split.to_string()).or_default().extend(texts(&rows));
+                seen.positions.insert(split.to_string(), position);
+            }
+            SourceEvent::SplitFinished { split } => seen.finished.push(split.to_string()),
+            SourceEvent::NoMoreSplits => seen.no_more = true,
+        }
+    }
+}
