@@ -180,7 +180,7 @@ impl Run {
     }
 
     async fn step(&mut self) {
-        match self.chance.random_range(0..100) {
+        match self.chance.random_range(0..100u32) {
             0..45 => self.update(),
             45..55 => self.remove(),
             55..57 => self.drop_namespace(),

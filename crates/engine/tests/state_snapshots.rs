@@ -4,7 +4,7 @@ mod state_support;
 use arrow::datatypes::DataType;
 use arrow::ipc::reader::FileReader;
 use semel_checkpoint::testing::{Fault, FaultyStore};
-use semel_checkpoint::{CheckpointId, SnapshotPath, StateFile, Store};
+use semel_checkpoint::{CheckpointId, SnapshotPath, StateFile};
 use semel_engine::state::*;
 use state_support::*;
 use std::io::Cursor;
@@ -42,7 +42,7 @@ async fn a_snapshot_holds_what_changed_and_nothing_else() {
     let writes = faulty.writes();
     assert_eq!(subtask.saved(3).await, (files.clone(), 0), "without a change the chain stays");
     assert_eq!(faulty.writes(), writes, "and nothing is written");
-    assert!(job.restored(files).await.unwrap() == model);
+    assert!(job.restored(&files).await.unwrap() == model);
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn a_file_is_an_arrow_file_sorted_by_slot_with_a_header() {
             rows += slots.len();
         }
         assert!(rows == 150_000 && header.batches.len() > 2);
-        assert!(job.restored(files).await.unwrap() == model);
+        assert!(job.restored(&files).await.unwrap() == model);
     }
 }
 
@@ -117,7 +117,7 @@ async fn what_was_declined_goes_into_the_next_file_under_a_new_name() {
         names.sort();
         names.dedup();
         assert_eq!(names.len() as u64, faulty.writes(), "a late write must not hit a file that is listed");
-        assert!(job.restored(files).await.unwrap() == model, "{fault:?}");
+        assert!(job.restored(&files).await.unwrap() == model, "{fault:?}");
     }
 }
 
@@ -137,7 +137,7 @@ async fn a_long_chain_is_merged_without_rewriting_its_base() {
         assert!(files[0] == base && bytes < base.bytes / 4, "{bytes}");
         longest = longest.max(files.len());
         if checkpoint % 7 == 0 {
-            assert!(job.restored(files).await.unwrap() == model, "checkpoint {checkpoint}");
+            assert!(job.restored(&files).await.unwrap() == model, "checkpoint {checkpoint}");
         }
     }
     assert!((10..=13).contains(&longest), "{longest}");
@@ -164,8 +164,8 @@ async fn a_base_that_is_outweighed_is_written_anew_with_live_rows_only() {
                 rows += rows_in(&job.store, file).await;
             }
             assert_eq!(rows, model.len() as u64);
-            assert!(job.restored(files).await.unwrap() == model);
-            assert!(job.restored(before).await.unwrap() == known, "the old files are untouched: other checkpoints list them");
+            assert!(job.restored(&files).await.unwrap() == model);
+            assert!(job.restored(&before).await.unwrap() == known, "the old files are untouched: other checkpoints list them");
             return;
         }
         assert!(checkpoint < 10, "no compaction");
@@ -186,13 +186,13 @@ async fn when_compaction_fails_the_checkpoint_does_not() {
     }
     assert_eq!(files.len(), 19);
     watched.refuse.store(false, SeqCst);
-    assert!(job.restored(files).await.unwrap() == model);
+    assert!(job.restored(&files).await.unwrap() == model);
     for checkpoint in 20..25 {
         put(&mut subtask, &mut model, 0..checkpoint, 1);
         files = subtask.saved(checkpoint as u64).await.0;
     }
     assert!(files.len() < 10, "{}", files.len());
-    assert!(job.restored(files).await.unwrap() == model);
+    assert!(job.restored(&files).await.unwrap() == model);
 }
 
 #[tokio::test]
@@ -224,7 +224,7 @@ async fn state_of_another_schema_is_refused_with_both_schemas() {
         let mut schema = StateSchema::clone(&job.schema);
         change(&mut schema);
         let other = Job { schema: Arc::new(schema), ..job.clone() };
-        let error = other.restored(files.clone()).await.unwrap_err();
+        let error = other.restored(&files).await.unwrap_err();
         assert!(matches!(error, StateError::Incompatible { .. }), "{error}");
         error.to_string()
     };
@@ -248,7 +248,7 @@ async fn a_damaged_or_missing_file_is_never_taken_for_state() {
         damaged[position] ^= 0x10;
         let path = format!("snapshots/damaged-{position}");
         job.store.put(&path, damaged.into()).await.unwrap();
-        match job.restored(vec![StateFile { path: path.clone(), ..files[0].clone() }]).await {
+        match job.restored(&[StateFile { path: path.clone(), ..files[0].clone() }]).await {
             Err(error) => assert!(matches!(error, StateError::Corrupt { .. }) && error.to_string().contains(&path), "{error}"),
             // A byte that nobody needs, such as the copy of the schema at the start.
             Ok(restored) => assert!(restored == model, "byte {position}"),
@@ -258,10 +258,10 @@ async fn a_damaged_or_missing_file_is_never_taken_for_state() {
         let path = format!("snapshots/cut-{length}");
         job.store.put(&path, bytes.slice(..length)).await.unwrap();
         for bytes in [length as u64, files[0].bytes] {
-            assert!(job.restored(vec![StateFile { path: path.clone(), bytes, ..files[0].clone() }]).await.is_err(), "{length}");
+            assert!(job.restored(&[StateFile { path: path.clone(), bytes, ..files[0].clone() }]).await.is_err(), "{length}");
         }
     }
     job.store.delete(&files[0].path).await.unwrap();
-    let error = job.restored(files).await.unwrap_err();
+    let error = job.restored(&files).await.unwrap_err();
     assert!(matches!(error, StateError::Corrupt { .. }) && error.to_string().contains("missing"), "{error}");
 }

@@ -20,6 +20,7 @@
 //! # }
 //! ```
 
+pub mod conformance;
 mod error;
 pub mod expect;
 pub mod faults;

@@ -148,11 +148,9 @@ impl Store for LocalStore {
             if let Some(folder) = file
                 .parent()
                 .filter(|folder| folder.parent() != Some(store.root.as_path()))
-            {
-                if folder != store.root {
+                && folder != store.root {
                     let _ = fs::remove_dir(folder);
                 }
-            }
             Ok(())
         })
     }

@@ -145,8 +145,8 @@ impl Job {
     }
 
     /// What a restart from these files would hold.
-    pub async fn restored(&self, files: Vec<StateFile>) -> Result<Model, StateError> {
-        Ok(contents(&self.start(9, 0, 1, &snapshot(vec![files]), |_| true).await?.state))
+    pub async fn restored(&self, files: &[StateFile]) -> Result<Model, StateError> {
+        Ok(contents(&self.start(9, 0, 1, &snapshot(vec![files.to_vec()]), |_| true).await?.state))
     }
 }
 
