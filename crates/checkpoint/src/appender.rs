@@ -27,25 +27,19 @@ pub enum AppendError {
         winner: Box<GenerationEntry>,
     },
     /// The number is taken, yet by no newer generation: two processes append for one generation.
-    #[error(
-        "journal entry {number} was written by another process of the same generation: only one may append"
-    )]
+    #[error("journal entry {number} was written by another process of the same generation: only one may append")]
     Conflict {
         /// The entry's number.
         number: u64,
     },
     /// The store failed for good.
-    #[error(
-        "the checkpoint's entry cannot be written; it may already be durable, so the process must exit: {0}"
-    )]
+    #[error("the checkpoint's entry cannot be written; it may already be durable, so the process must exit: {0}")]
     Store(#[from] StoreError),
     /// The journal cannot be read.
     #[error(transparent)]
     Journal(JournalError),
     /// An earlier append ended undecided.
-    #[error(
-        "an earlier append ended undecided: exit; the next start reads the journal and decides"
-    )]
+    #[error("an earlier append ended undecided: exit; the next start reads the journal and decides")]
     InDoubt,
     /// The entry contradicts the journal. Nothing was written.
     #[error("checkpoint {id} cannot be appended: {reason}")]
@@ -134,10 +128,7 @@ impl Appender {
     /// Returns only when it is decided: lost answers are resolved by reading back, transient errors are retried with
     /// backoff without end. The caller bounds it by ending the *process*, never by dropping the call and going on:
     /// a dropped call leaves the appender in doubt and every later append fails.
-    pub async fn append(
-        &mut self,
-        mut entry: CheckpointEntry,
-    ) -> Result<DurableCheckpoint, AppendError> {
+    pub async fn append(&mut self, mut entry: CheckpointEntry) -> Result<DurableCheckpoint, AppendError> {
         if self.state.in_doubt {
             return Err(AppendError::InDoubt);
         }
@@ -162,50 +153,28 @@ impl Appender {
     }
 
     fn check(&self, entry: &CheckpointEntry) -> Result<(), AppendError> {
-        let AppenderState {
-            generation, newest, ..
-        } = self.state;
+        let AppenderState { generation, newest, .. } = self.state;
         let reason = if entry.generation != generation {
-            format!(
-                "it is of generation {}, this appender of {generation}",
-                entry.generation
-            )
+            format!("it is of generation {}, this appender of {generation}", entry.generation)
         } else if entry.id <= newest {
             format!("checkpoint {newest} is already in the journal and ids must grow")
         } else if entry.committed >= entry.id {
-            format!(
-                "it claims that {} is committed, which cannot be before its own entry is durable",
-                entry.committed
-            )
+            format!("it claims that {} is committed, which cannot be before its own entry is durable", entry.committed)
         } else if entry.retained.last() != Some(&entry.id) {
             "its retained set does not end with itself".to_owned()
         } else if let Some(late) = entry.committables.iter().find(|c| c.checkpoint > entry.id) {
-            format!(
-                "it holds a committable of the later checkpoint {}",
-                late.checkpoint
-            )
+            format!("it holds a committable of the later checkpoint {}", late.checkpoint)
         } else {
             return Ok(());
         };
-        Err(AppendError::Invalid {
-            id: entry.id,
-            reason,
-        })
+        Err(AppendError::Invalid { id: entry.id, reason })
     }
 
-    async fn who_fenced(
-        &self,
-        number: u64,
-        generation: Generation,
-    ) -> Result<AppendError, AppendError> {
+    async fn who_fenced(&self, number: u64, generation: Generation) -> Result<AppendError, AppendError> {
         let view = retry_transient(|| async { read_journal(self.store.clone()).await }).await?;
-        let newest = view
-            .newest_generation()
-            .filter(|start| start.generation > generation);
+        let newest = view.newest_generation().filter(|start| start.generation > generation);
         Ok(match newest {
-            Some(winner) => AppendError::Fenced {
-                winner: Box::new(winner.clone()),
-            },
+            Some(winner) => AppendError::Fenced { winner: Box::new(winner.clone()) },
             None => AppendError::Conflict { number },
         })
     }
@@ -218,12 +187,7 @@ pub(crate) enum Put {
 }
 
 /// Puts an entry at a number and goes on until it is decided.
-pub(crate) async fn put_entry(
-    store: &dyn Store,
-    job: JobUuid,
-    number: u64,
-    entry: &Entry,
-) -> Result<Put, JournalError> {
+pub(crate) async fn put_entry(store: &dyn Store, job: JobUuid, number: u64, entry: &Entry) -> Result<Put, JournalError> {
     let path = paths::journal_entry(number);
     let bytes = encode_entry(job, entry)?;
     let mut pauses = pauses();
@@ -250,17 +214,9 @@ pub(crate) async fn put_entry(
                 if found.is_none() {
                     tokio::time::sleep(pauses.next().unwrap_or(MAX_PAUSE)).await;
                 }
-                let step = after_read_back(
-                    found.as_ref().map(|(job, entry)| (*job, entry.nonce())),
-                    job,
-                    entry.nonce(),
-                );
+                let step = after_read_back(found.as_ref().map(|(job, entry)| (*job, entry.nonce())), job, entry.nonce());
                 if let (AppendStep::Foreign, Some((found, _))) = (&step, found) {
-                    return Err(JournalError::Foreign {
-                        path,
-                        found,
-                        expected: job,
-                    });
+                    return Err(JournalError::Foreign { path, found, expected: job });
                 }
                 step
             }
@@ -277,9 +233,7 @@ pub(crate) async fn put_entry(
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 fn pauses() -> impl Iterator<Item = Duration> {
-    let backoff = ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(20))
-        .with_max_delay(MAX_PAUSE);
+    let backoff = ExponentialBuilder::default().with_min_delay(Duration::from_millis(20)).with_max_delay(MAX_PAUSE);
     backoff.with_jitter().without_max_times().build()
 }
 

@@ -47,9 +47,7 @@ pub enum ClaimError {
         winner: Box<GenerationEntry>,
     },
     /// The folder belongs to another job.
-    #[error(
-        "this folder holds the journal of job {found:?}, not of {wanted:?}: give each job a checkpoint folder of its own"
-    )]
+    #[error("this folder holds the journal of job {found:?}, not of {wanted:?}: give each job a checkpoint folder of its own")]
     OtherJob {
         /// The journal's job.
         found: String,
@@ -63,9 +61,7 @@ pub enum ClaimError {
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// It took too long.
-    #[error(
-        "the start could not be recorded within {CLAIM_DEADLINE:?}: check the store, and that no other incarnation runs"
-    )]
+    #[error("the start could not be recorded within {CLAIM_DEADLINE:?}: check the store, and that no other incarnation runs")]
     Deadline,
 }
 
@@ -125,10 +121,9 @@ async fn claim_at_last(store: Arc<dyn Store>, request: ClaimRequest) -> Result<C
 
 fn job_of(view: &JournalView, request: &ClaimRequest) -> Result<Option<JobUuid>, ClaimError> {
     match view.job() {
-        Some((_, name)) if name != request.job_name => Err(ClaimError::OtherJob {
-            found: name.to_owned(),
-            wanted: request.job_name.clone(),
-        }),
+        Some((_, name)) if name != request.job_name => {
+            Err(ClaimError::OtherJob { found: name.to_owned(), wanted: request.job_name.clone() })
+        }
         found => Ok(found.map(|(uuid, _)| uuid)),
     }
 }
@@ -137,12 +132,7 @@ fn job_of(view: &JournalView, request: &ClaimRequest) -> Result<Option<JobUuid>,
 async fn put_job(store: &dyn Store, request: &ClaimRequest) -> Result<(), ClaimError> {
     let uuid = JobUuid::random();
     let name = request.job_name.clone();
-    let entry = Entry::Job {
-        uuid,
-        name,
-        nonce: Uuid::new_v4(),
-        created_at_ms: now_ms(),
-    };
+    let entry = Entry::Job { uuid, name, nonce: Uuid::new_v4(), created_at_ms: now_ms() };
     match put_entry(store, uuid, 0, &entry).await {
         // `Foreign` is a lost race here: the other one's uuid is the job's.
         Ok(_) | Err(JournalError::Foreign { .. }) => Ok(()),
@@ -168,36 +158,17 @@ async fn try_claim(
         started_at_ms: now_ms(),
         restored: decision.restored.as_ref().map(|checkpoint| checkpoint.id),
     };
-    let outcome = put_entry(
-        store.as_ref(),
-        uuid,
-        decision.number,
-        &Entry::Generation(start.clone()),
-    )
-    .await?;
+    let outcome = put_entry(store.as_ref(), uuid, decision.number, &Entry::Generation(start.clone())).await?;
     if let Put::Durable = outcome {
         let listed = store.list(paths::JOURNAL).await?;
-        if claim_holds(
-            decision.number,
-            listed
-                .iter()
-                .filter_map(|object| paths::journal_number(&object.path)),
-        ) {
+        if claim_holds(decision.number, listed.iter().filter_map(|object| paths::journal_number(&object.path))) {
             return Ok(Some(start));
         }
         // Somebody went on beyond this number. A start there has won; else an old incarnation still runs.
         let view = read_journal(store.clone()).await?;
-        let after = view
-            .entries
-            .iter()
-            .filter(|(number, _)| *number > decision.number);
-        return match after
-            .filter_map(|(_, entry)| entry.generation())
-            .next_back()
-        {
-            Some(winner) => Err(ClaimError::Fenced {
-                winner: Box::new(winner.clone()),
-            }),
+        let after = view.entries.iter().filter(|(number, _)| *number > decision.number);
+        return match after.filter_map(|(_, entry)| entry.generation()).next_back() {
+            Some(winner) => Err(ClaimError::Fenced { winner: Box::new(winner.clone()) }),
             None => Ok(None),
         };
     }
@@ -206,9 +177,7 @@ async fn try_claim(
     for number in [decision.number, decision.number.saturating_add(1)] {
         match read_entry(store.as_ref(), number).await? {
             Some((_, Entry::Generation(winner))) if winner.nonce != start.nonce => {
-                return Err(ClaimError::Fenced {
-                    winner: Box::new(winner),
-                });
+                return Err(ClaimError::Fenced { winner: Box::new(winner) });
             }
             _ => {}
         }
@@ -216,29 +185,12 @@ async fn try_claim(
     Ok(None)
 }
 
-fn started(
-    store: Arc<dyn Store>,
-    uuid: JobUuid,
-    request: &ClaimRequest,
-    decision: ClaimDecision,
-    entry: GenerationEntry,
-) -> Claim {
+fn started(store: Arc<dyn Store>, uuid: JobUuid, request: &ClaimRequest, decision: ClaimDecision, entry: GenerationEntry) -> Claim {
     let generation = decision.generation;
-    let state = AppenderState {
-        job: uuid,
-        generation,
-        number: decision.number + 1,
-        newest: decision.committed,
-        in_doubt: false,
-    };
-    let permitted =
-        |(checkpoint, committable)| (CommitPermit::new(uuid, checkpoint, generation), committable);
+    let state = AppenderState { job: uuid, generation, number: decision.number + 1, newest: decision.committed, in_doubt: false };
+    let permitted = |(checkpoint, committable)| (CommitPermit::new(uuid, checkpoint, generation), committable);
     Claim {
-        identity: JobIdentity {
-            name: request.job_name.clone(),
-            uuid,
-            generation,
-        },
+        identity: JobIdentity { name: request.job_name.clone(), uuid, generation },
         appender: state.attach(store),
         entry,
         restored: decision.restored,
@@ -251,8 +203,6 @@ fn started(
 }
 
 fn now_ms() -> i64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

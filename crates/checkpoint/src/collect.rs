@@ -42,30 +42,15 @@ pub struct Collection {
 /// lists only files that an entry before it listed or that its own generation wrote for a checkpoint after
 /// that entry, and a successor's files are of a higher generation.
 pub fn plan_collection(facts: CollectionFacts<'_>) -> Collection {
-    let CollectionFacts {
-        identity,
-        entries,
-        files,
-    } = facts;
-    let current = entries
-        .iter()
-        .rev()
-        .find_map(|(_, entry)| entry.generation());
+    let CollectionFacts { identity, entries, files } = facts;
+    let current = entries.iter().rev().find_map(|(_, entry)| entry.generation());
     if current.is_none_or(|start| start.generation != identity.generation) {
         return Collection::default();
     }
-    let Some(newest) = entries
-        .iter()
-        .rev()
-        .find_map(|(_, entry)| entry.checkpoint())
-    else {
+    let Some(newest) = entries.iter().rev().find_map(|(_, entry)| entry.checkpoint()) else {
         return Collection {
             entries: Vec::new(),
-            files: files
-                .iter()
-                .filter(|file| superseded(&file.path, identity, None))
-                .cloned()
-                .collect(),
+            files: files.iter().filter(|file| superseded(&file.path, identity, None)).cloned().collect(),
         };
     };
     let (mut removed, mut wanted) = (Vec::new(), HashSet::new());
@@ -73,32 +58,22 @@ pub fn plan_collection(facts: CollectionFacts<'_>) -> Collection {
         let Entry::Checkpoint(checkpoint) = entry else {
             continue;
         };
-        let kept = checkpoint.id == newest.id
-            || checkpoint.id > newest.committed
-            || newest.retained.contains(&checkpoint.id);
+        let kept = checkpoint.id == newest.id || checkpoint.id > newest.committed || newest.retained.contains(&checkpoint.id);
         if kept {
             add_references(checkpoint, &mut wanted);
         } else {
             removed.push(*number);
         }
     }
-    let unwanted = |file: &&StoredObject| {
-        !wanted.contains(file.path.as_str()) && superseded(&file.path, identity, Some(newest.id))
-    };
-    Collection {
-        entries: removed,
-        files: files.iter().filter(unwanted).cloned().collect(),
-    }
+    let unwanted = |file: &&StoredObject| !wanted.contains(file.path.as_str()) && superseded(&file.path, identity, Some(newest.id));
+    Collection { entries: removed, files: files.iter().filter(unwanted).cloned().collect() }
 }
 
 /// Whether only an entry that exists already could refer to the file.
 fn superseded(path: &str, identity: &JobIdentity, newest: Option<CheckpointId>) -> bool {
-    let parsed = path
-        .parse::<SnapshotPath>()
-        .or_else(|_| path.parse::<StagedPath>().map(|staged| staged.0));
+    let parsed = path.parse::<SnapshotPath>().or_else(|_| path.parse::<StagedPath>().map(|staged| staged.0));
     let Ok(file) = parsed else { return false };
-    let own = file.generation == identity.generation
-        && newest.is_some_and(|newest| file.checkpoint <= newest);
+    let own = file.generation == identity.generation && newest.is_some_and(|newest| file.checkpoint <= newest);
     file.job == identity.uuid && (file.generation < identity.generation || own)
 }
 
@@ -151,9 +126,7 @@ pub enum CollectError {
         winner: Box<GenerationEntry>,
     },
     /// The folder was emptied or replaced under the running job; nothing was removed.
-    #[error(
-        "the journal is no longer that of this job: the folder was emptied or replaced while the job ran; stop it"
-    )]
+    #[error("the journal is no longer that of this job: the folder was emptied or replaced while the job ran; stop it")]
     Replaced,
     /// The journal cannot be read.
     #[error(transparent)]
@@ -164,51 +137,27 @@ pub enum CollectError {
 }
 
 /// Collects once: lists, decides, removes entries, then files. May be repeated and interrupted at any point.
-pub async fn collect(
-    store: Arc<dyn Store>,
-    identity: &JobIdentity,
-) -> Result<Collected, CollectError> {
+pub async fn collect(store: Arc<dyn Store>, identity: &JobIdentity) -> Result<Collected, CollectError> {
     let mut files = store.list(paths::SNAPSHOTS).await?;
     files.extend(store.list(paths::STAGED).await?);
     let view = read_journal(store.clone()).await?;
     if view.job().is_none_or(|(uuid, _)| uuid != identity.uuid) {
         return Err(CollectError::Replaced);
     }
-    if let Some(winner) = view
-        .newest_generation()
-        .filter(|start| start.generation != identity.generation)
-    {
-        return Err(CollectError::Fenced {
-            winner: Box::new(winner.clone()),
-        });
+    if let Some(winner) = view.newest_generation().filter(|start| start.generation != identity.generation) {
+        return Err(CollectError::Fenced { winner: Box::new(winner.clone()) });
     }
-    let plan = plan_collection(CollectionFacts {
-        identity,
-        entries: &view.entries,
-        files: &files,
-    });
-    let entries: Vec<String> = plan
-        .entries
-        .iter()
-        .map(|number| paths::journal_entry(*number))
-        .collect();
+    let plan = plan_collection(CollectionFacts { identity, entries: &view.entries, files: &files });
+    let entries: Vec<String> = plan.entries.iter().map(|number| paths::journal_entry(*number)).collect();
     let files: Vec<String> = plan.files.iter().map(|file| file.path.clone()).collect();
     remove(store.as_ref(), &entries).await?;
     remove(store.as_ref(), &files).await?;
     let bytes = plan.files.iter().map(|file| file.bytes).sum();
-    Ok(Collected {
-        entries: entries.len(),
-        files: files.len(),
-        bytes,
-    })
+    Ok(Collected { entries: entries.len(), files: files.len(), bytes })
 }
 
 async fn remove(store: &dyn Store, paths: &[String]) -> Result<(), StoreError> {
     // Collected first: a lazy iterator of borrowing closures would keep the future from being `Send`.
     let deletions: Vec<_> = paths.iter().map(|path| store.delete(path)).collect();
-    futures::stream::iter(deletions)
-        .buffered(8)
-        .try_collect::<Vec<()>>()
-        .await
-        .map(drop)
+    futures::stream::iter(deletions).buffered(8).try_collect::<Vec<()>>().await.map(drop)
 }

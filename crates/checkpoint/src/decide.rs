@@ -56,11 +56,7 @@ pub fn after_read_back(found: Option<(JobUuid, Uuid)>, job: JobUuid, nonce: Uuid
 
 /// After the number behind the entry was read.
 pub fn after_read_next(next_is_taken: bool) -> AppendStep {
-    if next_is_taken {
-        AppendStep::Fenced
-    } else {
-        AppendStep::Durable
-    }
+    if next_is_taken { AppendStep::Fenced } else { AppendStep::Durable }
 }
 
 /// Whether an entry that was put at `number` is really the journal's last one. `listed` holds the numbers found by a
@@ -93,9 +89,7 @@ pub struct ClaimDecision {
 
 /// `--from` names a checkpoint that cannot be restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "checkpoint {wanted} is not retained: choose one of {retained:?}, or leave --from out to restore the newest"
-)]
+#[error("checkpoint {wanted} is not retained: choose one of {retained:?}, or leave --from out to restore the newest")]
 pub struct NotRetained {
     /// The checkpoint that was named.
     pub wanted: CheckpointId,
@@ -108,13 +102,9 @@ pub struct NotRetained {
 /// The job's history is a *line* of checkpoints: a `Generation` entry that restored an older one (`--from`) cuts the
 /// line there, for good, since that generation has ended the later transactions. Pending is every entry of the line
 /// after the highest `committed` in the journal, never only the newest one.
-pub fn decide_claim(
-    entries: &[(u64, Entry)],
-    from: Option<CheckpointId>,
-) -> Result<ClaimDecision, NotRetained> {
+pub fn decide_claim(entries: &[(u64, Entry)], from: Option<CheckpointId>) -> Result<ClaimDecision, NotRetained> {
     let mut line: Vec<&CheckpointEntry> = Vec::new();
-    let (mut generation, mut highest, mut committed) =
-        (Generation(0), CheckpointId(0), CheckpointId(0));
+    let (mut generation, mut highest, mut committed) = (Generation(0), CheckpointId(0), CheckpointId(0));
     let mut newest: Option<&CheckpointEntry> = None;
     for (_, entry) in entries {
         match entry {
@@ -134,42 +124,22 @@ pub fn decide_claim(
             }
         }
     }
-    let kept = newest
-        .map(|newest| newest.retained.as_slice())
-        .unwrap_or_default();
+    let kept = newest.map(|newest| newest.retained.as_slice()).unwrap_or_default();
     let retained = |limit: CheckpointId| {
-        let of_line = line
-            .iter()
-            .map(|checkpoint| checkpoint.id)
-            .filter(|id| *id <= limit && kept.contains(id));
+        let of_line = line.iter().map(|checkpoint| checkpoint.id).filter(|id| *id <= limit && kept.contains(id));
         of_line.collect::<Vec<_>>()
     };
     let restored = match from {
         None => line.last().copied(),
         Some(wanted) => {
-            let found = line
-                .iter()
-                .find(|checkpoint| checkpoint.id == wanted && kept.contains(&wanted));
-            Some(*found.ok_or_else(|| NotRetained {
-                wanted,
-                retained: retained(highest),
-            })?)
+            let found = line.iter().find(|checkpoint| checkpoint.id == wanted && kept.contains(&wanted));
+            Some(*found.ok_or_else(|| NotRetained { wanted, retained: retained(highest) })?)
         }
     };
     let limit = restored.map_or(CheckpointId(0), |checkpoint| checkpoint.id);
-    let pending = line
-        .iter()
-        .filter(|checkpoint| checkpoint.id > committed && checkpoint.id <= limit);
-    let pending = pending.flat_map(|checkpoint| {
-        checkpoint
-            .committables
-            .iter()
-            .map(|c| (checkpoint.id, c.clone()))
-    });
-    let abandoned = entries
-        .iter()
-        .filter_map(|(_, entry)| entry.checkpoint())
-        .filter(|checkpoint| checkpoint.id > limit);
+    let pending = line.iter().filter(|checkpoint| checkpoint.id > committed && checkpoint.id <= limit);
+    let pending = pending.flat_map(|checkpoint| checkpoint.committables.iter().map(|c| (checkpoint.id, c.clone())));
+    let abandoned = entries.iter().filter_map(|(_, entry)| entry.checkpoint()).filter(|checkpoint| checkpoint.id > limit);
     Ok(ClaimDecision {
         number: entries.last().map_or(0, |(number, _)| number + 1),
         generation: generation.next(),
@@ -185,11 +155,7 @@ pub fn decide_claim(
 /// The retained set of a new checkpoint: the newest `num_retained` (at least 1) of the previous set and the new one.
 ///
 /// It only ever loses old members. Collection relies on that: what an old plan removes stays removable.
-pub fn retained_after(
-    previous: &[CheckpointId],
-    new: CheckpointId,
-    num_retained: usize,
-) -> Vec<CheckpointId> {
+pub fn retained_after(previous: &[CheckpointId], new: CheckpointId, num_retained: usize) -> Vec<CheckpointId> {
     let mut retained: Vec<CheckpointId> = previous.iter().copied().filter(|id| *id < new).collect();
     retained.push(new);
     retained.sort_unstable();

@@ -6,9 +6,7 @@ use std::str::FromStr;
 use uuid::Uuid;
 
 /// The number of a checkpoint: grows with every barrier of a job and is never used for two completed checkpoints.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CheckpointId(pub u64);
 
@@ -26,9 +24,7 @@ impl fmt::Display for CheckpointId {
 }
 
 /// The number of an incarnation of a job: each start claims the next one in the journal.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Generation(pub u64);
 
@@ -76,9 +72,7 @@ impl FromStr for JobUuid {
     type Err = IdError;
 
     fn from_str(text: &str) -> Result<JobUuid, IdError> {
-        Uuid::parse_str(text)
-            .map(JobUuid)
-            .map_err(|_| IdError::JobUuid(text.to_owned()))
+        Uuid::parse_str(text).map(JobUuid).map_err(|_| IdError::JobUuid(text.to_owned()))
     }
 }
 
@@ -154,19 +148,13 @@ impl<'de> Deserialize<'de> for OperatorUid {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
     /// Not a uid.
-    #[error(
-        "{0:?} is not a valid uid: use 1 to 100 characters out of A-Z, a-z, 0-9, '_', '.' and '-'"
-    )]
+    #[error("{0:?} is not a valid uid: use 1 to 100 characters out of A-Z, a-z, 0-9, '_', '.' and '-'")]
     OperatorUid(String),
     /// Not a job uuid.
-    #[error(
-        "{0:?} is not a job uuid: 32 hexadecimal digits, with or without hyphens, are expected"
-    )]
+    #[error("{0:?} is not a job uuid: 32 hexadecimal digits, with or without hyphens, are expected")]
     JobUuid(String),
     /// Not the path of a snapshot or of staged rows.
-    #[error(
-        "{0:?} is not a path of this store: expected snapshots/<checkpoint>/<uid>-<subtask>-<generation>-<serial>-<job>.arrow"
-    )]
+    #[error("{0:?} is not a path of this store: expected snapshots/<checkpoint>/<uid>-<subtask>-<generation>-<serial>-<job>.arrow")]
     Path(String),
 }
 
@@ -194,10 +182,7 @@ mod tests {
         for bad in ["", "a/b", "a b", "ä", "..\\x", &"x".repeat(101)] {
             let error = OperatorUid::new(bad).unwrap_err().to_string();
             assert!(error.contains("A-Z, a-z, 0-9, '_', '.' and '-'"), "{error}");
-            assert!(
-                serde_json::from_value::<OperatorUid>(serde_json::json!(bad)).is_err(),
-                "{bad:?}"
-            );
+            assert!(serde_json::from_value::<OperatorUid>(serde_json::json!(bad)).is_err(), "{bad:?}");
         }
     }
 

@@ -23,9 +23,7 @@ pub enum JournalError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A file that is no entry.
-    #[error(
-        "{path} is not a journal entry: {reason}; restore the file from a backup or start the job in a new folder"
-    )]
+    #[error("{path} is not a journal entry: {reason}; restore the file from a backup or start the job in a new folder")]
     Corrupt {
         /// The file.
         path: String,
@@ -33,9 +31,7 @@ pub enum JournalError {
         reason: String,
     },
     /// Written by a newer version.
-    #[error(
-        "{path} has format {found}, this version reads format {FORMAT}: run the version that wrote it, or a newer one"
-    )]
+    #[error("{path} has format {found}, this version reads format {FORMAT}: run the version that wrote it, or a newer one")]
     Format {
         /// The file.
         path: String,
@@ -56,14 +52,10 @@ pub enum JournalError {
         expected: JobUuid,
     },
     /// Entries without entry 0.
-    #[error(
-        "the journal has entries but no entry 0: files were removed by hand; restore them or start in a new folder"
-    )]
+    #[error("the journal has entries but no entry 0: files were removed by hand; restore them or start in a new folder")]
     NoJob,
     /// It changed during every attempt.
-    #[error(
-        "the journal changed during each of {MAX_READS} attempts to read it: another incarnation is running"
-    )]
+    #[error("the journal changed during each of {MAX_READS} attempts to read it: another incarnation is running")]
     Unstable,
 }
 
@@ -84,47 +76,27 @@ struct Opened {
 
 /// The bytes of an entry: JSON with `format`, `job` (the uuid), `kind` and the fields of its kind.
 pub fn encode_entry(job: JobUuid, entry: &Entry) -> Result<Bytes, JournalError> {
-    let envelope = Envelope {
-        format: FORMAT,
-        job,
-        entry,
-    };
-    let corrupt = |error: serde_json::Error| JournalError::Corrupt {
-        path: "new entry".to_owned(),
-        reason: error.to_string(),
-    };
-    serde_json::to_vec_pretty(&envelope)
-        .map(Bytes::from)
-        .map_err(corrupt)
+    let envelope = Envelope { format: FORMAT, job, entry };
+    let corrupt = |error: serde_json::Error| JournalError::Corrupt { path: "new entry".to_owned(), reason: error.to_string() };
+    serde_json::to_vec_pretty(&envelope).map(Bytes::from).map_err(corrupt)
 }
 
 /// Reads an entry and the job that wrote it. `path` is for the error.
 pub fn decode_entry(path: &str, bytes: &[u8]) -> Result<(JobUuid, Entry), JournalError> {
-    let corrupt = |reason: String| JournalError::Corrupt {
-        path: path.to_owned(),
-        reason,
-    };
+    let corrupt = |reason: String| JournalError::Corrupt { path: path.to_owned(), reason };
     let value: Value = serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
-    let format = value
-        .get("format")
-        .ok_or_else(|| corrupt("it has no field \"format\"".to_owned()))?;
+    let format = value.get("format").ok_or_else(|| corrupt("it has no field \"format\"".to_owned()))?;
     if format.as_u64() != Some(FORMAT) {
-        return Err(JournalError::Format {
-            path: path.to_owned(),
-            found: format.to_string(),
-        });
+        return Err(JournalError::Format { path: path.to_owned(), found: format.to_string() });
     }
     match value.get("kind").and_then(Value::as_str) {
         Some("job" | "generation" | "checkpoint") => {}
         Some(kind) => {
-            return Err(corrupt(format!(
-                "this version does not know the kind {kind:?}"
-            )));
+            return Err(corrupt(format!("this version does not know the kind {kind:?}")));
         }
         None => return Err(corrupt("it has no field \"kind\"".to_owned())),
     }
-    let opened: Opened =
-        serde_json::from_value(value).map_err(|error| corrupt(error.to_string()))?;
+    let opened: Opened = serde_json::from_value(value).map_err(|error| corrupt(error.to_string()))?;
     Ok((opened.job, opened.entry))
 }
 
@@ -151,34 +123,22 @@ impl JournalView {
 
     /// The newest start.
     pub fn newest_generation(&self) -> Option<&GenerationEntry> {
-        self.entries
-            .iter()
-            .rev()
-            .find_map(|(_, entry)| entry.generation())
+        self.entries.iter().rev().find_map(|(_, entry)| entry.generation())
     }
 
     /// The newest completed checkpoint.
     pub fn newest_checkpoint(&self) -> Option<&CheckpointEntry> {
-        self.entries
-            .iter()
-            .rev()
-            .find_map(|(_, entry)| entry.checkpoint())
+        self.entries.iter().rev().find_map(|(_, entry)| entry.checkpoint())
     }
 
     /// All checkpoints that are still there, in the journal's order.
     pub fn checkpoints(&self) -> impl DoubleEndedIterator<Item = &CheckpointEntry> {
-        self.entries
-            .iter()
-            .filter_map(|(_, entry)| entry.checkpoint())
+        self.entries.iter().filter_map(|(_, entry)| entry.checkpoint())
     }
 
     /// The start of this generation.
     pub fn generation(&self, generation: Generation) -> Option<&GenerationEntry> {
-        self.entries
-            .iter()
-            .rev()
-            .filter_map(|(_, entry)| entry.generation())
-            .find(|g| g.generation == generation)
+        self.entries.iter().rev().filter_map(|(_, entry)| entry.generation()).find(|g| g.generation == generation)
     }
 }
 
@@ -195,17 +155,10 @@ pub async fn read_journal(store: Arc<dyn Store>) -> Result<JournalView, JournalE
 /// `None` when the newest entry listed was collected before it was read: the list was too old to decide from.
 async fn read_once(store: &dyn Store) -> Result<Option<JournalView>, JournalError> {
     let listed = store.list(paths::JOURNAL).await?;
-    let mut numbers: Vec<u64> = listed
-        .iter()
-        .filter_map(|object| paths::journal_number(&object.path))
-        .collect();
+    let mut numbers: Vec<u64> = listed.iter().filter_map(|object| paths::journal_number(&object.path)).collect();
     numbers.sort_unstable();
-    let read =
-        |number: u64| async move { read_entry(store, number).await.map(|entry| (number, entry)) };
-    let found: Vec<_> = futures::stream::iter(numbers.iter().copied().map(read))
-        .buffered(16)
-        .try_collect()
-        .await?;
+    let read = |number: u64| async move { read_entry(store, number).await.map(|entry| (number, entry)) };
+    let found: Vec<_> = futures::stream::iter(numbers.iter().copied().map(read)).buffered(16).try_collect().await?;
     if found.last().is_some_and(|(_, entry)| entry.is_none()) {
         return Ok(None);
     }
@@ -218,11 +171,7 @@ async fn read_once(store: &dyn Store) -> Result<Option<JournalView>, JournalErro
     for (number, entry) in found {
         let Some((job, entry)) = entry else { continue };
         if job != expected {
-            return Err(JournalError::Foreign {
-                path: paths::journal_entry(number),
-                found: job,
-                expected,
-            });
+            return Err(JournalError::Foreign { path: paths::journal_entry(number), found: job, expected });
         }
         entries.push((number, entry));
     }
@@ -230,10 +179,7 @@ async fn read_once(store: &dyn Store) -> Result<Option<JournalView>, JournalErro
 }
 
 /// Reads one entry; `None` if there is none with this number.
-pub(crate) async fn read_entry(
-    store: &dyn Store,
-    number: u64,
-) -> Result<Option<(JobUuid, Entry)>, JournalError> {
+pub(crate) async fn read_entry(store: &dyn Store, number: u64) -> Result<Option<(JobUuid, Entry)>, JournalError> {
     let path = paths::journal_entry(number);
     match store.get(&path).await? {
         Some(bytes) => decode_entry(&path, &bytes).map(Some),

@@ -31,10 +31,7 @@ pub use journal::{FORMAT, JournalError, JournalView, decode_entry, encode_entry,
 pub use paths::{SnapshotPath, StagedPath};
 pub use permit::CommitPermit;
 pub use store::{
-    ATTEMPT_DEADLINE, LocalStore, ObjectStoreBackend, PutOutcome, Store, StoreError, StoreResult,
-    StoredObject, TOTAL_DEADLINE, open_store, probe_put_if_absent,
+    ATTEMPT_DEADLINE, LocalStore, ObjectStoreBackend, PutOutcome, Store, StoreError, StoreResult, StoredObject, TOTAL_DEADLINE, open_store,
+    probe_put_if_absent,
 };
-pub use types::{
-    CheckpointEntry, Committable, Entry, GenerationEntry, OperatorSnapshot, Part, SplitState,
-    StateFile,
-};
+pub use types::{CheckpointEntry, Committable, Entry, GenerationEntry, OperatorSnapshot, Part, SplitState, StateFile};

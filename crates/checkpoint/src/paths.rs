@@ -20,8 +20,7 @@ pub fn journal_entry(number: u64) -> String {
 /// The number in the path of a journal entry; `None` for any other path.
 pub fn journal_number(path: &str) -> Option<u64> {
     let digits = path.strip_prefix(JOURNAL)?.strip_suffix(".json")?;
-    let number = (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit()))
-        .then(|| digits.parse().ok())??;
+    let number = (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())??;
     Some(number)
 }
 
@@ -47,18 +46,8 @@ pub struct SnapshotPath {
 
 impl fmt::Display for SnapshotPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SnapshotPath {
-            checkpoint,
-            uid,
-            subtask,
-            generation,
-            serial,
-            job,
-        } = self;
-        write!(
-            f,
-            "{SNAPSHOTS}{checkpoint}/{uid}-{subtask}-{generation}-{serial}-{job}.arrow"
-        )
+        let SnapshotPath { checkpoint, uid, subtask, generation, serial, job } = self;
+        write!(f, "{SNAPSHOTS}{checkpoint}/{uid}-{subtask}-{generation}-{serial}-{job}.arrow")
     }
 }
 
@@ -78,18 +67,8 @@ pub struct StagedPath(pub SnapshotPath);
 
 impl fmt::Display for StagedPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SnapshotPath {
-            checkpoint,
-            uid,
-            subtask,
-            generation,
-            serial,
-            job,
-        } = &self.0;
-        write!(
-            f,
-            "{STAGED}{checkpoint}/{uid}-{subtask}-{generation}-{serial}-{job}.arrow"
-        )
+        let SnapshotPath { checkpoint, uid, subtask, generation, serial, job } = &self.0;
+        write!(f, "{STAGED}{checkpoint}/{uid}-{subtask}-{generation}-{serial}-{job}.arrow")
     }
 }
 
@@ -103,10 +82,7 @@ impl FromStr for StagedPath {
 
 fn parse(folder: &str, path: &str) -> Result<SnapshotPath, IdError> {
     let parts = || {
-        let (checkpoint, name) = path
-            .strip_prefix(folder)?
-            .strip_suffix(".arrow")?
-            .split_once('/')?;
+        let (checkpoint, name) = path.strip_prefix(folder)?.strip_suffix(".arrow")?.split_once('/')?;
         // From the right: a uid may hold hyphens.
         let mut parts = name.rsplitn(5, '-');
         let job = parts.next()?.parse().ok()?;
@@ -115,14 +91,7 @@ fn parse(folder: &str, path: &str) -> Result<SnapshotPath, IdError> {
         let subtask = parts.next()?.parse().ok()?;
         let uid = OperatorUid::new(parts.next()?).ok()?;
         let checkpoint = CheckpointId(checkpoint.parse().ok()?);
-        Some(SnapshotPath {
-            checkpoint,
-            uid,
-            subtask,
-            generation,
-            serial,
-            job,
-        })
+        Some(SnapshotPath { checkpoint, uid, subtask, generation, serial, job })
     };
     parts().ok_or_else(|| IdError::Path(path.to_owned()))
 }
@@ -142,29 +111,18 @@ mod tests {
             serial: 5,
             job: JobUuid::random(),
         };
-        assert!(
-            path.to_string()
-                .starts_with("snapshots/12/sum-by-1-2-3-4-5-")
-        );
+        assert!(path.to_string().starts_with("snapshots/12/sum-by-1-2-3-4-5-"));
         assert_eq!(path.to_string().parse::<SnapshotPath>().unwrap(), path);
         let staged = StagedPath(path);
         assert_eq!(staged.to_string().parse::<StagedPath>().unwrap(), staged);
         assert!(staged.to_string().parse::<SnapshotPath>().is_err());
-        assert!(
-            "snapshots/12/x-1-2-3.arrow"
-                .parse::<SnapshotPath>()
-                .is_err()
-        );
+        assert!("snapshots/12/x-1-2-3.arrow".parse::<SnapshotPath>().is_err());
     }
 
     #[test]
     fn only_whole_numbers_of_20_digits_are_entries() {
         assert_eq!(journal_number(&journal_entry(12)), Some(12));
-        for other in [
-            "journal/12.json",
-            "journal/+0000000000000000012.json",
-            "journal/00000000000000000012.json.tmp",
-        ] {
+        for other in ["journal/12.json", "journal/+0000000000000000012.json", "journal/00000000000000000012.json.tmp"] {
             assert_eq!(journal_number(other), None);
         }
     }

@@ -20,24 +20,12 @@ pub struct CommitPermit {
 }
 
 impl CommitPermit {
-    pub(crate) fn new(
-        job: JobUuid,
-        checkpoint: CheckpointId,
-        generation: Generation,
-    ) -> CommitPermit {
-        CommitPermit {
-            job,
-            checkpoint,
-            generation,
-        }
+    pub(crate) fn new(job: JobUuid, checkpoint: CheckpointId, generation: Generation) -> CommitPermit {
+        CommitPermit { job, checkpoint, generation }
     }
 
     /// For tests of sinks only: it is proof of nothing.
-    pub fn for_tests(
-        job: JobUuid,
-        checkpoint: CheckpointId,
-        generation: Generation,
-    ) -> CommitPermit {
+    pub fn for_tests(job: JobUuid, checkpoint: CheckpointId, generation: Generation) -> CommitPermit {
         CommitPermit::new(job, checkpoint, generation)
     }
 

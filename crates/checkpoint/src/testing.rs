@@ -68,10 +68,7 @@ pub struct FaultyStore {
 impl FaultyStore {
     /// Without faults at first.
     pub fn new(inner: Arc<dyn Store>) -> FaultyStore {
-        FaultyStore {
-            inner,
-            plan: Arc::default(),
-        }
+        FaultyStore { inner, plan: Arc::default() }
     }
 
     /// With faults by chance; the same seed and the same calls give the same faults.
@@ -126,11 +123,7 @@ impl FaultyStore {
     async fn carry_out(&self, write: Held) -> Result<PutOutcome, StoreError> {
         match write {
             Held::PutIfAbsent(path, bytes) => self.inner.put_if_absent(&path, bytes).await,
-            Held::Put(path, bytes) => self
-                .inner
-                .put(&path, bytes)
-                .await
-                .map(|()| PutOutcome::Written),
+            Held::Put(path, bytes) => self.inner.put(&path, bytes).await.map(|()| PutOutcome::Written),
             Held::Delete(path) => self.inner.delete(&path).await.map(|()| PutOutcome::Written),
         }
     }
@@ -152,12 +145,8 @@ impl FaultyStore {
         let delay = Duration::from_micros(chance.random_range(0..5000));
         let mut draw = chance.random_range(0..1000);
         plan.chance = Some((chance, rates));
-        let table = [
-            (rates.lose, Fault::LoseAnswer),
-            (rates.refuse, Fault::Refuse),
-            (rates.hold, Fault::Hold),
-            (rates.delay, Fault::Delay(delay)),
-        ];
+        let table =
+            [(rates.lose, Fault::LoseAnswer), (rates.refuse, Fault::Refuse), (rates.hold, Fault::Hold), (rates.delay, Fault::Delay(delay))];
         for (rate, fault) in table {
             if draw < rate {
                 return (Some(fault), late);
@@ -169,22 +158,12 @@ impl FaultyStore {
 
     fn check_alive(&self, operation: &'static str, path: &str) -> Result<(), StoreError> {
         match self.stopped() {
-            true => Err(StoreError::fatal(
-                operation,
-                path,
-                "stopped by the test",
-                "this process counts as dead",
-            )),
+            true => Err(StoreError::fatal(operation, path, "stopped by the test", "this process counts as dead")),
             false => Ok(()),
         }
     }
 
-    async fn write(
-        &self,
-        operation: &'static str,
-        path: &str,
-        write: Held,
-    ) -> Result<PutOutcome, StoreError> {
+    async fn write(&self, operation: &'static str, path: &str, write: Held) -> Result<PutOutcome, StoreError> {
         self.check_alive(operation, path)?;
         let (fault, late) = self.next_write(operation, path);
         if let Some(late) = late {
@@ -195,14 +174,12 @@ impl FaultyStore {
             None => self.carry_out(write).await,
             Some(Fault::StopBefore) => {
                 self.plan().stopped = true;
-                self.check_alive(operation, path)
-                    .map(|()| PutOutcome::Exists)
+                self.check_alive(operation, path).map(|()| PutOutcome::Exists)
             }
             Some(Fault::StopAfter) => {
                 self.carry_out(write).await?;
                 self.plan().stopped = true;
-                self.check_alive(operation, path)
-                    .map(|()| PutOutcome::Exists)
+                self.check_alive(operation, path).map(|()| PutOutcome::Exists)
             }
             Some(Fault::LoseAnswer) => {
                 self.carry_out(write).await?;
@@ -228,29 +205,17 @@ impl FaultyStore {
             Some((chance, rates)) => chance.random_range(0..1000) < rates.refuse_reads,
             None => false,
         };
-        if refused {
-            Err(StoreError::transient(operation, path, "503 by the test"))
-        } else {
-            Ok(())
-        }
+        if refused { Err(StoreError::transient(operation, path, "503 by the test")) } else { Ok(()) }
     }
 }
 
 impl Store for FaultyStore {
     fn put_if_absent<'a>(&'a self, path: &'a str, bytes: Bytes) -> StoreResult<'a, PutOutcome> {
-        Box::pin(self.write(
-            "put_if_absent",
-            path,
-            Held::PutIfAbsent(path.to_owned(), bytes),
-        ))
+        Box::pin(self.write("put_if_absent", path, Held::PutIfAbsent(path.to_owned(), bytes)))
     }
 
     fn put<'a>(&'a self, path: &'a str, bytes: Bytes) -> StoreResult<'a, ()> {
-        Box::pin(async move {
-            self.write("put", path, Held::Put(path.to_owned(), bytes))
-                .await
-                .map(drop)
-        })
+        Box::pin(async move { self.write("put", path, Held::Put(path.to_owned(), bytes)).await.map(drop) })
     }
 
     fn get<'a>(&'a self, path: &'a str) -> StoreResult<'a, Option<Bytes>> {
@@ -275,10 +240,6 @@ impl Store for FaultyStore {
     }
 
     fn delete<'a>(&'a self, path: &'a str) -> StoreResult<'a, ()> {
-        Box::pin(async move {
-            self.write("delete", path, Held::Delete(path.to_owned()))
-                .await
-                .map(drop)
-        })
+        Box::pin(async move { self.write("delete", path, Held::Delete(path.to_owned())).await.map(drop) })
     }
 }

@@ -13,20 +13,9 @@ async fn a_first_start_and_a_restart() {
     let store = memory();
     let mut first = claim(store.clone(), request("a")).await.unwrap();
     assert_eq!(first.identity.generation, Generation(1));
-    assert_eq!(
-        (
-            first.restored.is_none(),
-            first.next_checkpoint,
-            first.pending.len()
-        ),
-        (true, CheckpointId(1), 0)
-    );
+    assert_eq!((first.restored.is_none(), first.next_checkpoint, first.pending.len()), (true, CheckpointId(1), 0));
     for id in 1..=3 {
-        let durable = first
-            .appender
-            .append(entry(&first, id, id.saturating_sub(2), &[id]))
-            .await
-            .unwrap();
+        let durable = first.appender.append(entry(&first, id, id.saturating_sub(2), &[id])).await.unwrap();
         assert_eq!(durable.permit().checkpoint(), CheckpointId(id));
         assert_eq!(durable.permit().generation(), Generation(1));
     }
@@ -36,11 +25,7 @@ async fn a_first_start_and_a_restart() {
     assert_eq!(second.restored.as_ref().unwrap().id, CheckpointId(3));
     // 3 says that 1 was committed: 2 as well as 3 may not be.
     assert_eq!(pending(&second), [(2, 2), (3, 3)]);
-    assert_eq!(
-        second.pending[0].0.generation(),
-        Generation(2),
-        "the permit names who commits"
-    );
+    assert_eq!(second.pending[0].0.generation(), Generation(2), "the permit names who commits");
     assert_eq!(second.next_checkpoint, CheckpointId(4));
     assert_eq!(numbers(&store).await, [0, 1, 2, 3, 4, 5]);
 }
@@ -51,27 +36,11 @@ async fn an_old_incarnation_is_fenced_and_told_by_whom() {
     let mut old = claim(store.clone(), request("old")).await.unwrap();
     old.appender.append(entry(&old, 1, 0, &[1])).await.unwrap();
     claim(store.clone(), request("new")).await.unwrap();
-    let error = old
-        .appender
-        .append(entry(&old, 2, 1, &[2]))
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(&error, AppendError::Fenced { winner } if winner.host == "new" && winner.generation.0 == 2)
-    );
-    assert!(
-        error.to_string().contains("started on new (process 7)"),
-        "{error}"
-    );
-    let again = old
-        .appender
-        .append(entry(&old, 3, 1, &[3]))
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(again, AppendError::InDoubt),
-        "fenced is terminal: {again}"
-    );
+    let error = old.appender.append(entry(&old, 2, 1, &[2])).await.unwrap_err();
+    assert!(matches!(&error, AppendError::Fenced { winner } if winner.host == "new" && winner.generation.0 == 2));
+    assert!(error.to_string().contains("started on new (process 7)"), "{error}");
+    let again = old.appender.append(entry(&old, 3, 1, &[3])).await.unwrap_err();
+    assert!(matches!(again, AppendError::InDoubt), "fenced is terminal: {again}");
 }
 
 #[tokio::test]
@@ -80,19 +49,9 @@ async fn the_appender_travels_to_another_process() {
     let old = claim(store.clone(), request("a")).await.unwrap();
     let next = entry(&old, 1, 0, &[1]);
     let state = serde_json::to_string(&old.appender.into_state()).unwrap();
-    let mut appender = serde_json::from_str::<AppenderState>(&state)
-        .unwrap()
-        .attach(store.clone());
+    let mut appender = serde_json::from_str::<AppenderState>(&state).unwrap().attach(store.clone());
     appender.append(next).await.unwrap();
-    assert_eq!(
-        claim(store, request("b"))
-            .await
-            .unwrap()
-            .restored
-            .unwrap()
-            .id,
-        CheckpointId(1)
-    );
+    assert_eq!(claim(store, request("b")).await.unwrap().restored.unwrap().id, CheckpointId(1));
 }
 
 #[tokio::test]
@@ -113,11 +72,7 @@ async fn of_supervisors_started_at_once_one_ends_up_running() {
     let last = claims.len() - 1;
     for (n, claim) in claims.iter_mut().enumerate() {
         let entry = entry(claim, 1, 0, &[1]);
-        assert_eq!(
-            claim.appender.append(entry).await.is_ok(),
-            n == last,
-            "only the newest generation appends"
-        );
+        assert_eq!(claim.appender.append(entry).await.is_ok(), n == last, "only the newest generation appends");
     }
 }
 
@@ -128,17 +83,9 @@ async fn lost_and_refused_answers_are_resolved() {
         let store = FaultyStore::new(inner.clone());
         let mut claimed = claim(Arc::new(store.clone()), request("a")).await.unwrap();
         store.on_next_write(fault);
-        claimed
-            .appender
-            .append(entry(&claimed, 1, 0, &[1]))
-            .await
-            .unwrap();
+        claimed.appender.append(entry(&claimed, 1, 0, &[1])).await.unwrap();
         store.deliver().await.unwrap();
-        claimed
-            .appender
-            .append(entry(&claimed, 2, 1, &[2]))
-            .await
-            .unwrap();
+        claimed.appender.append(entry(&claimed, 2, 1, &[2])).await.unwrap();
         assert_eq!(numbers(&inner).await, [0, 1, 2, 3], "{fault:?}");
     }
 }
@@ -149,9 +96,7 @@ async fn lost_and_refused_answers_are_resolved() {
 async fn a_repeated_put_into_a_hole_is_fenced() {
     let inner = memory();
     let store = FaultyStore::new(inner.clone());
-    let mut old = claim(Arc::new(store.clone()), request("old"))
-        .await
-        .unwrap();
+    let mut old = claim(Arc::new(store.clone()), request("old")).await.unwrap();
     store.on_next_write(Fault::Hold);
     let append = {
         let next = entry(&old, 1, 0, &[1]);
@@ -167,16 +112,9 @@ async fn a_repeated_put_into_a_hole_is_fenced() {
     new.appender.append(entry(&new, 2, 1, &[2])).await.unwrap();
     inner.delete(&paths::journal_entry(2)).await.unwrap();
     let error = append.await.unwrap().unwrap_err();
-    assert!(
-        matches!(&error, AppendError::Fenced { winner } if winner.host == "new"),
-        "{error}"
-    );
+    assert!(matches!(&error, AppendError::Fenced { winner } if winner.host == "new"), "{error}");
     let third = claim(inner, request("third")).await.unwrap();
-    assert_eq!(
-        third.restored.as_ref().unwrap().id,
-        CheckpointId(2),
-        "the late entry is no new checkpoint"
-    );
+    assert_eq!(third.restored.as_ref().unwrap().id, CheckpointId(2), "the late entry is no new checkpoint");
     assert_eq!(pending(&third), [(2, 2)]);
 }
 
@@ -185,11 +123,7 @@ async fn a_repeated_put_into_a_hole_is_fenced() {
 async fn a_claim_into_a_hole_claims_nothing() {
     let inner = memory();
     let mut running = claim(inner.clone(), request("running")).await.unwrap();
-    running
-        .appender
-        .append(entry(&running, 1, 0, &[1]))
-        .await
-        .unwrap();
+    running.appender.append(entry(&running, 1, 0, &[1])).await.unwrap();
     let store = FaultyStore::new(inner.clone());
     store.on_next_write(Fault::Hold);
     let frozen = tokio::spawn(claim(Arc::new(store.clone()), request("frozen")));
@@ -197,27 +131,13 @@ async fn a_claim_into_a_hole_claims_nothing() {
         tokio::task::yield_now().await;
     }
     for id in 2..=3 {
-        running
-            .appender
-            .append(entry(&running, id, id - 1, &[id]))
-            .await
-            .unwrap();
+        running.appender.append(entry(&running, id, id - 1, &[id])).await.unwrap();
     }
     inner.delete(&paths::journal_entry(3)).await.unwrap();
     store.deliver().await.unwrap();
     let woken = frozen.await.unwrap().unwrap();
-    assert_eq!(
-        woken.restored.as_ref().unwrap().id,
-        CheckpointId(3),
-        "it saw what was written while it was frozen"
-    );
-    assert!(
-        running
-            .appender
-            .append(entry(&running, 4, 3, &[4]))
-            .await
-            .is_err()
-    );
+    assert_eq!(woken.restored.as_ref().unwrap().id, CheckpointId(3), "it saw what was written while it was frozen");
+    assert!(running.appender.append(entry(&running, 4, 3, &[4])).await.is_err());
 }
 
 #[tokio::test]
@@ -238,10 +158,7 @@ async fn dying_at_any_write_of_a_life_loses_no_checkpoint() {
             }
             assert!(store.stopped(), "write {n} happens");
             let next = claim(inner, request("b")).await.unwrap();
-            let restored = next
-                .restored
-                .as_ref()
-                .map_or(0, |checkpoint| checkpoint.id.0);
+            let restored = next.restored.as_ref().map_or(0, |checkpoint| checkpoint.id.0);
             // The answered ones are there; the one in doubt may be, and is then pending.
             let in_doubt = u64::from(fault == Fault::StopAfter && n > 2);
             assert_eq!(restored, durable + in_doubt, "{fault:?} at write {n}");
@@ -254,13 +171,7 @@ async fn dying_at_any_write_of_a_life_loses_no_checkpoint() {
 async fn a_flaky_store_and_many_incarnations_keep_one_history() {
     for seed in 0..20 {
         let inner = memory();
-        let rates = Rates {
-            lose: 150,
-            refuse: 150,
-            refuse_reads: 20,
-            hold: 100,
-            delay: 100,
-        };
+        let rates = Rates { lose: 150, refuse: 150, refuse_reads: 20, hold: 100, delay: 100 };
         let store = FaultyStore::random(inner.clone(), seed, rates);
         let mut newest = CheckpointId(0);
         for _ in 0..3 {
@@ -273,33 +184,19 @@ async fn a_flaky_store_and_many_incarnations_keep_one_history() {
                 Err(ClaimError::Fenced { .. }) => continue,
                 Err(error) => panic!("seed {seed}: {error}"),
             };
-            let restored = life
-                .restored
-                .as_ref()
-                .map_or(CheckpointId(0), |checkpoint| checkpoint.id);
+            let restored = life.restored.as_ref().map_or(CheckpointId(0), |checkpoint| checkpoint.id);
             assert_eq!(restored, newest, "seed {seed}");
             for _ in 0..3 {
                 let id = life.next_checkpoint.0.max(newest.0 + 1);
-                match life
-                    .appender
-                    .append(entry(&life, id, newest.0, &[id]))
-                    .await
-                {
+                match life.appender.append(entry(&life, id, newest.0, &[id])).await {
                     Ok(durable) => newest = durable.entry.id,
                     Err(error) => panic!("seed {seed}: nobody else appends, {error}"),
                 }
             }
         }
         let view = read_journal(inner).await.unwrap();
-        let found: Vec<u64> = view
-            .checkpoints()
-            .map(|checkpoint| checkpoint.id.0)
-            .collect();
-        assert_eq!(
-            found,
-            (1..=newest.0).collect::<Vec<_>>(),
-            "seed {seed}: each once, in order"
-        );
+        let found: Vec<u64> = view.checkpoints().map(|checkpoint| checkpoint.id.0).collect();
+        assert_eq!(found, (1..=newest.0).collect::<Vec<_>>(), "seed {seed}: each once, in order");
     }
 }
 
@@ -308,60 +205,30 @@ async fn an_older_checkpoint_is_restored_only_while_it_is_retained() {
     let store = memory();
     let mut old = claim(store.clone(), request("a")).await.unwrap();
     for (id, committed, retained) in [(1, 0, vec![1]), (2, 1, vec![1, 2]), (3, 1, vec![2, 3])] {
-        old.appender
-            .append(entry(&old, id, committed, &retained))
-            .await
-            .unwrap();
+        old.appender.append(entry(&old, id, committed, &retained)).await.unwrap();
     }
     let error = claim(store.clone(), from(1)).await.unwrap_err().to_string();
-    assert!(
-        error.contains("checkpoint 1 is not retained") && error.contains("2"),
-        "{error}"
-    );
+    assert!(error.contains("checkpoint 1 is not retained") && error.contains("2"), "{error}");
     let mut back = claim(store.clone(), from(2)).await.unwrap();
     assert_eq!(back.restored.as_ref().unwrap().id, CheckpointId(2));
     assert_eq!(pending(&back), [(2, 2)], "3 is given up, 2 is not");
-    assert_eq!(
-        back.abandoned.iter().map(|c| c.id.0).collect::<Vec<_>>(),
-        [3]
-    );
-    assert_eq!(
-        (back.next_checkpoint, back.retained.clone()),
-        (CheckpointId(4), ids(&[2]))
-    );
+    assert_eq!(back.abandoned.iter().map(|c| c.id.0).collect::<Vec<_>>(), [3]);
+    assert_eq!((back.next_checkpoint, back.retained.clone()), (CheckpointId(4), ids(&[2])));
     // A crash before the first checkpoint of the new line must not bring the old line back.
     let again = claim(store.clone(), request("b")).await.unwrap();
     assert_eq!(again.restored.as_ref().unwrap().id, CheckpointId(2));
     assert_eq!(pending(&again), [(2, 2)]);
-    assert!(
-        matches!(
-            claim(store.clone(), from(3)).await,
-            Err(ClaimError::NotRetained(_))
-        ),
-        "3 was ended"
-    );
-    assert!(
-        back.appender
-            .append(entry(&back, 4, 3, &[2, 4]))
-            .await
-            .is_err(),
-        "fenced by the restart"
-    );
+    assert!(matches!(claim(store.clone(), from(3)).await, Err(ClaimError::NotRetained(_))), "3 was ended");
+    assert!(back.appender.append(entry(&back, 4, 3, &[2, 4])).await.is_err(), "fenced by the restart");
 }
 
 #[tokio::test]
 async fn one_folder_holds_one_job() {
     let store = memory();
     claim(store.clone(), request("a")).await.unwrap();
-    let other = ClaimRequest {
-        job_name: "payments".into(),
-        ..request("a")
-    };
+    let other = ClaimRequest { job_name: "payments".into(), ..request("a") };
     let error = claim(store, other).await.unwrap_err().to_string();
-    assert!(
-        error.contains("\"orders\"") && error.contains("a checkpoint folder of its own"),
-        "{error}"
-    );
+    assert!(error.contains("\"orders\"") && error.contains("a checkpoint folder of its own"), "{error}");
 }
 
 #[tokio::test]
@@ -376,14 +243,8 @@ async fn an_entry_of_a_wiped_journal_is_found() {
     // The old incarnation does not know yet and appends into the new journal.
     old.appender.append(entry(&old, 1, 0, &[1])).await.unwrap();
     let error = claim(store.clone(), request("c")).await.unwrap_err();
-    assert!(
-        matches!(&error, ClaimError::Journal(JournalError::Foreign { .. })),
-        "{error}"
-    );
-    assert!(
-        error.to_string().contains("00000000000000000002.json"),
-        "{error}"
-    );
+    assert!(matches!(&error, ClaimError::Journal(JournalError::Foreign { .. })), "{error}");
+    assert!(error.to_string().contains("00000000000000000002.json"), "{error}");
 }
 
 #[tokio::test]
@@ -392,65 +253,33 @@ async fn wrong_entries_are_refused_before_anything_is_written() {
     let mut life = claim(store.clone(), request("a")).await.unwrap();
     let good = entry(&life, 2, 1, &[2]);
     let wrong = [
-        CheckpointEntry {
-            generation: Generation(9),
-            ..good.clone()
-        },
-        CheckpointEntry {
-            committed: CheckpointId(2),
-            ..good.clone()
-        },
-        CheckpointEntry {
-            retained: vec![],
-            ..good.clone()
-        },
-        CheckpointEntry {
-            committables: entry(&life, 3, 0, &[]).committables,
-            ..good.clone()
-        },
+        CheckpointEntry { generation: Generation(9), ..good.clone() },
+        CheckpointEntry { committed: CheckpointId(2), ..good.clone() },
+        CheckpointEntry { retained: vec![], ..good.clone() },
+        CheckpointEntry { committables: entry(&life, 3, 0, &[]).committables, ..good.clone() },
     ];
     for entry in wrong {
-        assert!(matches!(
-            life.appender.append(entry).await,
-            Err(AppendError::Invalid { .. })
-        ));
+        assert!(matches!(life.appender.append(entry).await, Err(AppendError::Invalid { .. })));
     }
     life.appender.append(good).await.unwrap();
     let old = entry(&life, 2, 1, &[2]);
-    assert!(matches!(
-        life.appender.append(old).await,
-        Err(AppendError::Invalid { .. })
-    ));
+    assert!(matches!(life.appender.append(old).await, Err(AppendError::Invalid { .. })));
     assert_eq!(numbers(&store).await, [0, 1, 2]);
 }
 
 #[test]
 fn the_format_is_versioned() {
     let job = JobUuid::random();
-    let entry = Entry::Checkpoint(with_files(
-        checkpoint(Generation(1), 2, 1, &[1, 2]),
-        &[path(job, 2, 1)],
-    ));
+    let entry = Entry::Checkpoint(with_files(checkpoint(Generation(1), 2, 1, &[1, 2]), &[path(job, 2, 1)]));
     let bytes = encode_entry(job, &entry).unwrap();
     assert_eq!(decode_entry("x", &bytes).unwrap(), (job, entry));
     let text = String::from_utf8(bytes.to_vec()).unwrap();
-    assert!(
-        text.contains("\"format\": 1") && text.contains("\"kind\": \"checkpoint\""),
-        "{text}"
-    );
+    assert!(text.contains("\"format\": 1") && text.contains("\"kind\": \"checkpoint\""), "{text}");
     let newer = text.replace("\"format\": 1", "\"format\": 2");
     let error = decode_entry("journal/7.json", newer.as_bytes()).unwrap_err();
-    assert!(
-        error.to_string().contains("journal/7.json has format 2"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("journal/7.json has format 2"), "{error}");
     let unknown = text.replace("\"kind\": \"checkpoint\"", "\"kind\": \"savepoint\"");
-    let error = decode_entry("x", unknown.as_bytes())
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("does not know the kind \"savepoint\""),
-        "{error}"
-    );
+    let error = decode_entry("x", unknown.as_bytes()).unwrap_err().to_string();
+    assert!(error.contains("does not know the kind \"savepoint\""), "{error}");
     assert!(decode_entry("x", b"{\"format\": 1").is_err());
 }

@@ -91,21 +91,8 @@ struct Config {
     budget: Budget,
 }
 
-const NOTHING: Budget = Budget {
-    faults: 0,
-    declines: 0,
-    collections: 0,
-    wipes: 0,
-    from: 0,
-};
-const BASE: Config = Config {
-    rules: ALL,
-    kind: Kind::TestsAndSets,
-    incarnations: 2,
-    records: 3,
-    num_retained: 1,
-    budget: NOTHING,
-};
+const NOTHING: Budget = Budget { faults: 0, declines: 0, collections: 0, wipes: 0, from: 0 };
+const BASE: Config = Config { rules: ALL, kind: Kind::TestsAndSets, incarnations: 2, records: 3, num_retained: 1, budget: NOTHING };
 
 impl Model for Config {
     type State = State;
@@ -129,15 +116,9 @@ impl Model for Config {
             Property::always(LOST, none_lost),
             Property::always(UNTRUE, |_, state| committed_is_true(state)),
             Property::always(MISSING, files_exist),
-            Property::always("the job can be started again", |_, state| {
-                Config::can_restart(state)
-            }),
+            Property::always("the job can be started again", |_, state| Config::can_restart(state)),
             Property::sometimes("all records are visible", |_, state: &State| {
-                state
-                    .external
-                    .visible
-                    .iter()
-                    .any(|job| job.iter().all(|count| *count == 1))
+                state.external.visible.iter().any(|job| job.iter().all(|count| *count == 1))
             }),
         ]
     }
@@ -150,12 +131,7 @@ const MISSING: &str = "the files of every checkpoint that can be restored exist"
 
 fn none_doubled(state: &State) -> bool {
     let jobs = state.external.visible.iter().zip(&state.allowed);
-    jobs.into_iter().all(|(visible, allowed)| {
-        visible
-            .iter()
-            .zip(allowed)
-            .all(|(visible, allowed)| visible <= allowed)
-    })
+    jobs.into_iter().all(|(visible, allowed)| visible.iter().zip(allowed).all(|(visible, allowed)| visible <= allowed))
 }
 
 fn none_lost(config: &Config, state: &State) -> bool {
@@ -168,19 +144,13 @@ fn none_lost(config: &Config, state: &State) -> bool {
         let held = state
             .checkpoints()
             .flat_map(|checkpoint| &checkpoint.transactions)
-            .any(|transaction| {
-                transaction.records.contains(&record)
-                    && state.external.is_open(&config.rules, transaction)
-            });
+            .any(|transaction| transaction.records.contains(&record) && state.external.is_open(&config.rules, transaction));
         held || state.external.is_visible(job, record)
     })
 }
 
 fn committed_is_true(state: &State) -> bool {
-    let own = state
-        .journal
-        .values()
-        .filter(|record| Some(record.job) == state.job());
+    let own = state.journal.values().filter(|record| Some(record.job) == state.job());
     own.filter_map(|record| match &record.content {
         Content::Checkpoint(checkpoint) => Some((record.job, checkpoint.committed_position)),
         _ => None,
@@ -192,30 +162,23 @@ fn files_exist(config: &Config, state: &State) -> bool {
     let Some(newest) = state.checkpoints().next_back() else {
         return true;
     };
-    state
-        .checkpoints()
-        .filter(|checkpoint| newest.retained.contains(&checkpoint.id))
-        .all(|checkpoint| {
-            checkpoint.files.iter().all(|file| {
-                // The content must be that of the generation named in the entry.
-                let writer = state.files.get(&State::file_name(&config.rules, *file));
-                writer.is_some_and(|n| {
-                    let writer = &state.incarnations[usize::from(*n)];
-                    (writer.job, writer.generation) == (file.job, file.generation)
-                })
+    state.checkpoints().filter(|checkpoint| newest.retained.contains(&checkpoint.id)).all(|checkpoint| {
+        checkpoint.files.iter().all(|file| {
+            // The content must be that of the generation named in the entry.
+            let writer = state.files.get(&State::file_name(&config.rules, *file));
+            writer.is_some_and(|n| {
+                let writer = &state.incarnations[usize::from(*n)];
+                (writer.job, writer.generation) == (file.job, file.generation)
             })
         })
+    })
 }
 
 /// Searches everything, for both sinks.
 fn holds(name: &str, config: Config) {
     for kind in [Kind::TestsAndSets, Kind::ByName] {
         let checker = Config { kind, ..config }.checker().spawn_bfs().join();
-        println!(
-            "{name}, {kind:?}: {} states, depth {}",
-            checker.unique_state_count(),
-            checker.max_depth()
-        );
+        println!("{name}, {kind:?}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
         checker.assert_properties();
     }
 }
@@ -223,22 +186,11 @@ fn holds(name: &str, config: Config) {
 /// Finds the fault of a rule that was taken out.
 fn fails(name: &str, config: Config, properties: &[&'static str]) {
     let found = HasDiscoveries::AnyOf(properties.iter().copied().collect());
-    let checker = config
-        .checker()
-        .finish_when(found)
-        .timeout(Duration::from_secs(240))
-        .spawn_bfs()
-        .join();
+    let checker = config.checker().finish_when(found).timeout(Duration::from_secs(240)).spawn_bfs().join();
     let discoveries = checker.discoveries();
-    let path = properties
-        .iter()
-        .find_map(|property| discoveries.get(property));
+    let path = properties.iter().find_map(|property| discoveries.get(property));
     let Some(path) = path else {
-        panic!(
-            "{name}: not found in {} states; {:?}",
-            checker.unique_state_count(),
-            discoveries.keys()
-        );
+        panic!("{name}: not found in {} states; {:?}", checker.unique_state_count(), discoveries.keys());
     };
     println!(
         "{name}: {} states, {} steps: {:?}",
@@ -250,301 +202,113 @@ fn fails(name: &str, config: Config, properties: &[&'static str]) {
 
 #[test]
 fn zombies_and_declined_checkpoints() {
-    holds(
-        "zombies",
-        Config {
-            budget: Budget {
-                declines: 1,
-                ..NOTHING
-            },
-            ..BASE
-        },
-    );
+    holds("zombies", Config { budget: Budget { declines: 1, ..NOTHING }, ..BASE });
 }
 
 #[test]
 fn lost_and_late_puts() {
-    holds(
-        "puts",
-        Config {
-            records: 2,
-            budget: Budget {
-                faults: 2,
-                ..NOTHING
-            },
-            ..BASE
-        },
-    );
+    holds("puts", Config { records: 2, budget: Budget { faults: 2, ..NOTHING }, ..BASE });
 }
 
 #[test]
 fn three_incarnations() {
-    holds(
-        "three",
-        Config {
-            incarnations: 3,
-            records: 2,
-            ..BASE
-        },
-    );
+    holds("three", Config { incarnations: 3, records: 2, ..BASE });
 }
 
 #[test]
 fn collection_by_anyone() {
-    holds(
-        "collection",
-        Config {
-            budget: Budget {
-                collections: 2,
-                ..NOTHING
-            },
-            ..BASE
-        },
-    );
+    holds("collection", Config { budget: Budget { collections: 2, ..NOTHING }, ..BASE });
 }
 
 #[test]
 fn collection_and_late_puts() {
-    holds(
-        "collection and puts",
-        Config {
-            budget: Budget {
-                collections: 1,
-                faults: 1,
-                ..NOTHING
-            },
-            ..BASE
-        },
-    );
+    holds("collection and puts", Config { budget: Budget { collections: 1, faults: 1, ..NOTHING }, ..BASE });
 }
 
 #[test]
 fn restore_of_an_older_checkpoint() {
-    let budget = Budget {
-        from: 1,
-        collections: 1,
-        ..NOTHING
-    };
-    holds(
-        "from",
-        Config {
-            records: 2,
-            incarnations: 3,
-            num_retained: 2,
-            budget,
-            ..BASE
-        },
-    );
+    let budget = Budget { from: 1, collections: 1, ..NOTHING };
+    holds("from", Config { records: 2, incarnations: 3, num_retained: 2, budget, ..BASE });
 }
 
 #[test]
 fn an_emptied_store() {
-    holds(
-        "wiped",
-        Config {
-            records: 2,
-            budget: Budget {
-                wipes: 1,
-                collections: 1,
-                ..NOTHING
-            },
-            ..BASE
-        },
-    );
+    holds("wiped", Config { records: 2, budget: Budget { wipes: 1, collections: 1, ..NOTHING }, ..BASE });
 }
 
 #[test]
 fn without_put_if_absent_zombies_append() {
-    let rules = Rules {
-        put_if_absent: false,
-        ..ALL
-    };
+    let rules = Rules { put_if_absent: false, ..ALL };
     fails("put_if_absent", Config { rules, ..BASE }, &[DOUBLED, LOST]);
 }
 
 #[test]
 fn without_reading_the_next_number_a_repeated_put_fills_a_hole() {
-    let rules = Rules {
-        read_next_after_repeat: false,
-        ..ALL
-    };
-    let budget = Budget {
-        faults: 1,
-        collections: 1,
-        ..NOTHING
-    };
-    fails(
-        "read_next_after_repeat",
-        Config {
-            rules,
-            budget,
-            ..BASE
-        },
-        &[DOUBLED, LOST],
-    );
+    let rules = Rules { read_next_after_repeat: false, ..ALL };
+    let budget = Budget { faults: 1, collections: 1, ..NOTHING };
+    fails("read_next_after_repeat", Config { rules, budget, ..BASE }, &[DOUBLED, LOST]);
 }
 
 #[test]
 fn without_listing_after_a_claim_a_frozen_claimer_starts() {
-    let rules = Rules {
-        list_after_claim: false,
-        ..ALL
-    };
-    let budget = Budget {
-        collections: 1,
-        ..NOTHING
-    };
-    fails(
-        "list_after_claim",
-        Config {
-            rules,
-            budget,
-            ..BASE
-        },
-        &[DOUBLED, LOST, MISSING],
-    );
+    let rules = Rules { list_after_claim: false, ..ALL };
+    let budget = Budget { collections: 1, ..NOTHING };
+    fails("list_after_claim", Config { rules, budget, ..BASE }, &[DOUBLED, LOST, MISSING]);
 }
 
 #[test]
 fn without_committing_all_after_committed_rows_are_lost() {
-    fails(
-        "recommit_all",
-        Config {
-            rules: Rules {
-                recommit_all: false,
-                ..ALL
-            },
-            ..BASE
-        },
-        &[LOST],
-    );
+    fails("recommit_all", Config { rules: Rules { recommit_all: false, ..ALL }, ..BASE }, &[LOST]);
 }
 
 #[test]
 fn without_the_generation_in_names_a_zombie_overwrites() {
-    let rules = Rules {
-        generation_in_names: false,
-        ..ALL
-    };
-    fails(
-        "generation_in_names",
-        Config { rules, ..BASE },
-        &[LOST, MISSING, DOUBLED],
-    );
+    let rules = Rules { generation_in_names: false, ..ALL };
+    fails("generation_in_names", Config { rules, ..BASE }, &[LOST, MISSING, DOUBLED]);
 }
 
 #[test]
 fn without_the_job_uuid_in_names_foreign_work_counts_as_done() {
-    let rules = Rules {
-        job_in_names: false,
-        ..ALL
-    };
-    let budget = Budget {
-        wipes: 1,
-        ..NOTHING
-    };
-    fails(
-        "job_in_names",
-        Config {
-            rules,
-            budget,
-            kind: Kind::ByName,
-            ..BASE
-        },
-        &[LOST, UNTRUE],
-    );
+    let rules = Rules { job_in_names: false, ..ALL };
+    let budget = Budget { wipes: 1, ..NOTHING };
+    fails("job_in_names", Config { rules, budget, kind: Kind::ByName, ..BASE }, &[LOST, UNTRUE]);
 }
 
 #[test]
 fn sweeping_other_than_lower_generations_ends_a_successors_work() {
-    let rules = Rules {
-        sweep_only_lower: false,
-        ..ALL
-    };
+    let rules = Rules { sweep_only_lower: false, ..ALL };
     fails("sweep_only_lower", Config { rules, ..BASE }, &[LOST]);
 }
 
 #[test]
 fn sweeping_before_what_is_pending_is_committed_loses_it() {
-    let rules = Rules {
-        commit_before_sweep: false,
-        ..ALL
-    };
+    let rules = Rules { commit_before_sweep: false, ..ALL };
     fails("commit_before_sweep", Config { rules, ..BASE }, &[LOST]);
 }
 
 #[test]
 fn using_an_id_again_once_its_commit_answered_doubles() {
-    let rules = Rules {
-        reuse_after_durable_entry: false,
-        ..ALL
-    };
-    fails(
-        "reuse_after_durable_entry",
-        Config { rules, ..BASE },
-        &[DOUBLED],
-    );
+    let rules = Rules { reuse_after_durable_entry: false, ..ALL };
+    fails("reuse_after_durable_entry", Config { rules, ..BASE }, &[DOUBLED]);
 }
 
 #[test]
 fn collecting_generation_entries_lets_a_zombie_append() {
-    let rules = Rules {
-        generation_entries_stay: false,
-        ..ALL
-    };
-    let budget = Budget {
-        collections: 1,
-        ..NOTHING
-    };
-    fails(
-        "generation_entries_stay",
-        Config {
-            rules,
-            budget,
-            ..BASE
-        },
-        &[DOUBLED, LOST],
-    );
+    let rules = Rules { generation_entries_stay: false, ..ALL };
+    let budget = Budget { collections: 1, ..NOTHING };
+    fails("generation_entries_stay", Config { rules, budget, ..BASE }, &[DOUBLED, LOST]);
 }
 
 #[test]
 fn collecting_uncommitted_entries_loses_their_rows() {
-    let rules = Rules {
-        uncommitted_entries_stay: false,
-        ..ALL
-    };
-    let budget = Budget {
-        collections: 1,
-        ..NOTHING
-    };
-    fails(
-        "uncommitted_entries_stay",
-        Config {
-            rules,
-            budget,
-            ..BASE
-        },
-        &[LOST],
-    );
+    let rules = Rules { uncommitted_entries_stay: false, ..ALL };
+    let budget = Budget { collections: 1, ..NOTHING };
+    fails("uncommitted_entries_stay", Config { rules, budget, ..BASE }, &[LOST]);
 }
 
 #[test]
 fn collecting_files_in_flight_breaks_the_next_entry() {
-    let rules = Rules {
-        own_files_in_flight_stay: false,
-        ..ALL
-    };
-    let budget = Budget {
-        collections: 1,
-        ..NOTHING
-    };
-    fails(
-        "own_files_in_flight_stay",
-        Config {
-            rules,
-            budget,
-            ..BASE
-        },
-        &[MISSING],
-    );
+    let rules = Rules { own_files_in_flight_stay: false, ..ALL };
+    let budget = Budget { collections: 1, ..NOTHING };
+    fails("own_files_in_flight_stay", Config { rules, budget, ..BASE }, &[MISSING]);
 }

@@ -37,7 +37,9 @@ impl Batch {
     fn encoded(&self) -> &[u8] {
         self.ipc.get_or_init(|| match self.rows.as_ref().map(encode) {
             Some(Ok(bytes)) => bytes,
-            Some(Err(e)) => crate::failure::fail(crate::failure::Failure::Fatal(format!("a batch cannot be encoded for another process: {e}"))),
+            Some(Err(e)) => {
+                crate::failure::fail(crate::failure::Failure::Fatal(format!("a batch cannot be encoded for another process: {e}")))
+            }
             None => Vec::new(),
         })
     }

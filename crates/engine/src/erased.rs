@@ -1,5 +1,8 @@
 //! The engine's own view of sources and sinks: handles as JSON, futures in boxes.
-use crate::sink::{Committed, ConnectorError, ConnectorResult, Finding, JobNeeds, Pending, SinkCommitter, SinkContext, SinkWriter, Swept, TwoPhaseCommitSink};
+use crate::sink::{
+    Committed, ConnectorError, ConnectorResult, Finding, JobNeeds, Pending, SinkCommitter, SinkContext, SinkWriter, Swept,
+    TwoPhaseCommitSink,
+};
 use crate::source::{Source, SourceContext, SourceEvent, SourceReader};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -14,7 +17,12 @@ pub trait DynSink: Send + Sync {
     /// See [`TwoPhaseCommitSink::preflight`].
     fn preflight<'a>(&'a self, needs: &'a JobNeeds, uid: &'a OperatorUid, schema: &'a SchemaRef) -> BoxFuture<'a, Vec<Finding>>;
     /// See [`TwoPhaseCommitSink::recover`].
-    fn recover<'a>(&'a self, job: &'a JobIdentity, uid: &'a OperatorUid, pending: Vec<(CommitPermit, Committable)>) -> BoxFuture<'a, ConnectorResult<Swept>>;
+    fn recover<'a>(
+        &'a self,
+        job: &'a JobIdentity,
+        uid: &'a OperatorUid,
+        pending: Vec<(CommitPermit, Committable)>,
+    ) -> BoxFuture<'a, ConnectorResult<Swept>>;
     /// See [`TwoPhaseCommitSink::sweep`].
     fn sweep<'a>(&'a self, job: &'a JobIdentity, uid: &'a OperatorUid) -> BoxFuture<'a, ConnectorResult<Swept>>;
     /// See [`TwoPhaseCommitSink::open`].
@@ -53,9 +61,16 @@ impl<S: TwoPhaseCommitSink> DynSink for S {
     fn preflight<'a>(&'a self, needs: &'a JobNeeds, uid: &'a OperatorUid, schema: &'a SchemaRef) -> BoxFuture<'a, Vec<Finding>> {
         TwoPhaseCommitSink::preflight(self, needs, uid, schema).boxed()
     }
-    fn recover<'a>(&'a self, job: &'a JobIdentity, uid: &'a OperatorUid, pending: Vec<(CommitPermit, Committable)>) -> BoxFuture<'a, ConnectorResult<Swept>> {
+    fn recover<'a>(
+        &'a self,
+        job: &'a JobIdentity,
+        uid: &'a OperatorUid,
+        pending: Vec<(CommitPermit, Committable)>,
+    ) -> BoxFuture<'a, ConnectorResult<Swept>> {
         async move {
-            let pending = pending.into_iter().map(|(permit, c)| Ok(Pending { transaction: handle(&c)?, permit, subtask: c.subtask, checkpoint: c.checkpoint }));
+            let pending = pending
+                .into_iter()
+                .map(|(permit, c)| Ok(Pending { transaction: handle(&c)?, permit, subtask: c.subtask, checkpoint: c.checkpoint }));
             TwoPhaseCommitSink::recover(self, job, uid, pending.collect::<ConnectorResult<_>>()?).await
         }
         .boxed()

@@ -3,7 +3,9 @@ use crate::failure::Failure;
 use crate::watermark::Millis;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, PrimitiveArray, RecordBatch};
 use arrow::compute::max;
-use arrow::datatypes::{DataType, Int64Type, Schema, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType};
+use arrow::datatypes::{
+    DataType, Int64Type, Schema, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
+};
 use std::sync::Arc;
 
 /// A column with event times: `Int64` (milliseconds) or a timestamp of any unit.
@@ -24,7 +26,9 @@ impl EventTime {
         };
         match field.data_type() {
             DataType::Int64 | DataType::Timestamp(_, _) => Ok(EventTime { column, name: name.into() }),
-            other => Err(Failure::Fatal(format!("column {name:?} is {other} and cannot be an event time: use BIGINT (milliseconds) or a timestamp"))),
+            other => Err(Failure::Fatal(format!(
+                "column {name:?} is {other} and cannot be an event time: use BIGINT (milliseconds) or a timestamp"
+            ))),
         }
     }
 
@@ -50,9 +54,15 @@ impl EventTime {
     fn millis(&self, column: &ArrayRef) -> ArrayRef {
         match column.data_type() {
             DataType::Timestamp(TimeUnit::Second, _) => scale(column.as_primitive::<TimestampSecondType>(), |x| x.saturating_mul(1000)),
-            DataType::Timestamp(TimeUnit::Millisecond, _) => Arc::new(column.as_primitive::<TimestampMillisecondType>().reinterpret_cast::<Int64Type>()),
-            DataType::Timestamp(TimeUnit::Microsecond, _) => scale(column.as_primitive::<TimestampMicrosecondType>(), |x| x.div_euclid(1000)),
-            DataType::Timestamp(TimeUnit::Nanosecond, _) => scale(column.as_primitive::<TimestampNanosecondType>(), |x| x.div_euclid(1_000_000)),
+            DataType::Timestamp(TimeUnit::Millisecond, _) => {
+                Arc::new(column.as_primitive::<TimestampMillisecondType>().reinterpret_cast::<Int64Type>())
+            }
+            DataType::Timestamp(TimeUnit::Microsecond, _) => {
+                scale(column.as_primitive::<TimestampMicrosecondType>(), |x| x.div_euclid(1000))
+            }
+            DataType::Timestamp(TimeUnit::Nanosecond, _) => {
+                scale(column.as_primitive::<TimestampNanosecondType>(), |x| x.div_euclid(1_000_000))
+            }
             _ => column.clone(),
         }
     }

@@ -70,7 +70,10 @@ impl Graph {
     /// A uid that another operator has, or an input that does not exist.
     pub fn add(&mut self, uid: OperatorUid, operator: Arc<dyn Operator>, inputs: Vec<Port>) -> Result<Port, Failure> {
         if self.nodes.iter().any(|n| n.uid == uid) {
-            return Err(Failure::Fatal(format!("two operators have the uid {uid:?}: give one of them another with `.uid(...)`", uid = uid.as_str())));
+            return Err(Failure::Fatal(format!(
+                "two operators have the uid {uid:?}: give one of them another with `.uid(...)`",
+                uid = uid.as_str()
+            )));
         }
         for input in &inputs {
             if self.nodes.get(input.node).is_none_or(|n| input.output >= n.operator.outputs().len()) {

@@ -1,7 +1,7 @@
 //! What is run, in which generation, and where it goes on from.
 use crate::config::EngineConfig;
 use crate::status::Status;
-use semel_checkpoint::{AppenderState, CheckpointEntry, CheckpointId, JobIdentity, OperatorUid, OperatorSnapshot, SplitState, Store};
+use semel_checkpoint::{AppenderState, CheckpointEntry, CheckpointId, JobIdentity, OperatorSnapshot, OperatorUid, SplitState, Store};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tokio::runtime::Handle;

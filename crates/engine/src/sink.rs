@@ -146,7 +146,12 @@ pub trait TwoPhaseCommitSink: Send + Sync + 'static {
     fn preflight(&self, needs: &JobNeeds, uid: &OperatorUid, schema: &SchemaRef) -> impl Future<Output = Vec<Finding>> + Send;
 
     /// Commits every pending transaction (in order of checkpoints), then does what [`sweep`](Self::sweep) does.
-    fn recover(&self, job: &JobIdentity, uid: &OperatorUid, pending: Vec<Pending<Self::Transaction>>) -> impl Future<Output = ConnectorResult<Swept>> + Send;
+    fn recover(
+        &self,
+        job: &JobIdentity,
+        uid: &OperatorUid,
+        pending: Vec<Pending<Self::Transaction>>,
+    ) -> impl Future<Output = ConnectorResult<Swept>> + Send;
 
     /// Ends transactions of this job uuid and sink whose generation is strictly lower than `job.generation`. It is only
     /// called after `recover` has committed everything that any journal entry holds.
@@ -178,7 +183,8 @@ pub trait SinkCommitter: Send + 'static {
     /// The handle.
     type Transaction;
     /// Makes the transaction's rows visible. Must be idempotent: it is called again after a crash, perhaps by another process.
-    fn commit(&mut self, transaction: &Self::Transaction, permit: &CommitPermit) -> impl Future<Output = ConnectorResult<Committed>> + Send;
+    fn commit(&mut self, transaction: &Self::Transaction, permit: &CommitPermit)
+    -> impl Future<Output = ConnectorResult<Committed>> + Send;
     /// Undoes a transaction. Idempotent.
     fn abort(&mut self, transaction: &Self::Transaction) -> impl Future<Output = ConnectorResult<()>> + Send;
     /// A durable journal entry says that every transaction up to `committed` is committed, so none of them will be asked

@@ -54,7 +54,8 @@ pub trait Source: Send + Sync + 'static {
 
     /// Opens a subtask. `restored` holds **all** splits of the checkpoint, not only this subtask's (`None`: a fresh start): a
     /// split that is known anywhere is not a new one.
-    fn open(&self, context: SourceContext, restored: Option<Vec<SplitState>>) -> impl Future<Output = ConnectorResult<Self::Reader>> + Send;
+    fn open(&self, context: SourceContext, restored: Option<Vec<SplitState>>)
+    -> impl Future<Output = ConnectorResult<Self::Reader>> + Send;
 
     /// A checkpoint with these splits is durable. For outside observers only (Kafka: the group's offsets); failures are logged.
     /// Called by process 0.

@@ -33,7 +33,11 @@ impl<Q: Send + 'static, A: Send + 'static> Mailbox<Q, A> {
     /// Starts the task. It ends by itself when the operator drops the mailbox.
     ///
     /// `activator`: `scope.worker().sync_activator_for(builder.operator_info().address.to_vec())`.
-    pub fn spawn<F: Future<Output = ()> + Send + 'static>(runtime: &Handle, activator: SyncActivator, task: impl FnOnce(UnboundedReceiver<Q>, Answers<A>) -> F) -> Self {
+    pub fn spawn<F: Future<Output = ()> + Send + 'static>(
+        runtime: &Handle,
+        activator: SyncActivator,
+        task: impl FnOnce(UnboundedReceiver<Q>, Answers<A>) -> F,
+    ) -> Self {
         let (requests, todo) = unbounded_channel();
         let (done, answers) = mpsc::channel();
         runtime.spawn(task(todo, Answers { answers: done, activator }));

@@ -1,10 +1,10 @@
 //! A worker process: builds the graph in each of its threads and runs it to its end.
+use crate::coordinator::Coordinator;
 use crate::coordinator::collector::collector;
 use crate::coordinator::completer::completer;
 use crate::coordinator::ticker::ticker;
 use crate::coordinator::upkeep::Upkeep;
 use crate::coordinator::watcher::watcher;
-use crate::coordinator::Coordinator;
 use crate::failure::{Failure, exit_on_panic, finished};
 use crate::graph::{Builder, Edge, Graph};
 use crate::job::JobContext;
@@ -38,7 +38,12 @@ pub fn run_worker(graph: Arc<Graph>, job: Arc<JobContext>, sockets: Vec<Option<T
     Ok(())
 }
 
-fn start(sockets: Vec<Option<TcpStream>>, threads: usize, process: usize, f: impl Fn(&mut Worker) + Send + Sync + 'static) -> Result<WorkerGuards<()>, Failure> {
+fn start(
+    sockets: Vec<Option<TcpStream>>,
+    threads: usize,
+    process: usize,
+    f: impl Fn(&mut Worker) + Send + Sync + 'static,
+) -> Result<WorkerGuards<()>, Failure> {
     let config = || WorkerConfig::default().idle_spin(Duration::ZERO);
     if sockets.len() < 2 {
         let communication = if threads == 1 { Config::Thread } else { Config::Process(threads) };

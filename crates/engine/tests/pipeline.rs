@@ -22,7 +22,10 @@ fn uid(name: &str) -> OperatorUid {
 }
 
 fn count_and_sum() -> Vec<Aggregation> {
-    vec![Aggregation { kind: AggregateKind::Count, column: None, name: "n".into() }, Aggregation { kind: AggregateKind::Sum, column: Some("value".into()), name: "total".into() }]
+    vec![
+        Aggregation { kind: AggregateKind::Count, column: None, name: "n".into() },
+        Aggregation { kind: AggregateKind::Sum, column: Some("value".into()), name: "total".into() },
+    ]
 }
 
 fn add_source(graph: &mut Graph, numbers: Numbers, delay_ms: i64) -> Port {
@@ -84,7 +87,14 @@ fn assert_windows(got: &Results, want: &Results) {
     let lost: Vec<_> = want.keys().filter(|k| !got.contains_key(k)).collect();
     let wrong: Vec<_> = got.iter().filter(|(k, v)| want.get(k) != Some(v)).map(|(k, v)| (k, v, want.get(k))).collect();
     let some = |n: usize| n.min(5);
-    assert!(lost.is_empty() && wrong.is_empty(), "lost {}: {:?}, wrong {}: {:?}", lost.len(), &lost[..some(lost.len())], wrong.len(), &wrong[..some(wrong.len())]);
+    assert!(
+        lost.is_empty() && wrong.is_empty(),
+        "lost {}: {:?}, wrong {}: {:?}",
+        lost.len(),
+        &lost[..some(lost.len())],
+        wrong.len(),
+        &wrong[..some(wrong.len())]
+    );
 }
 
 #[test]
@@ -116,7 +126,15 @@ fn a_row_is_in_a_window_or_late_never_both_and_lateness_fires_again() {
     let mut graph = Graph::default();
     // The disorder is 2000 ms and the watermark allows only 200.
     let rows = add_source(&mut graph, numbers(60_000, 1), 200);
-    let window = WindowAggregate::new(schema(), &["key".into()], "time", WindowAssigner::Tumbling { size_ms: 1000, offset_ms: 0 }, 500, &count_and_sum()).unwrap();
+    let window = WindowAggregate::new(
+        schema(),
+        &["key".into()],
+        "time",
+        WindowAssigner::Tumbling { size_ms: 1000, offset_ms: 0 },
+        500,
+        &count_and_sum(),
+    )
+    .unwrap();
     let fired = graph.add(uid("window"), Arc::new(window), vec![rows]).unwrap();
     add_sink(&mut graph, "sink", &sink, fired);
     add_sink(&mut graph, "late", &late, Port { node: fired.node, output: 1 });
@@ -168,7 +186,15 @@ fn stopped_and_restarted_with_another_parallelism_the_result_is_the_same() {
     let build = || {
         let mut graph = Graph::default();
         let rows = add_source(&mut graph, numbers(60_000, 5), 2000);
-        let window = WindowAggregate::new(schema(), &["key".into()], "time", WindowAssigner::Tumbling { size_ms: 10_000, offset_ms: 0 }, 0, &count_and_sum()).unwrap();
+        let window = WindowAggregate::new(
+            schema(),
+            &["key".into()],
+            "time",
+            WindowAssigner::Tumbling { size_ms: 10_000, offset_ms: 0 },
+            0,
+            &count_and_sum(),
+        )
+        .unwrap();
         let fired = graph.add(uid("window"), Arc::new(window), vec![rows]).unwrap();
         add_sink(&mut graph, "sink", &sink, fired);
         let aggregate = KeyedAggregate::new(schema(), &["key".into()], &count_and_sum(), Emit::AtCheckpoint).unwrap();

@@ -76,7 +76,8 @@ impl Run {
         for subtask in 0..parallelism {
             let live_from = self.live_from;
             subtasks.push(loop {
-                match self.job.start(self.generation, subtask, parallelism, &self.newest.snapshot, |namespace| namespace >= live_from).await {
+                match self.job.start(self.generation, subtask, parallelism, &self.newest.snapshot, |namespace| namespace >= live_from).await
+                {
                     Ok(subtask) => break subtask,
                     Err(StateError::Store { .. }) => continue,
                     Err(error) => panic!("{error}"),
@@ -88,7 +89,8 @@ impl Run {
     }
 
     async fn delete_what_no_checkpoint_lists(&mut self) {
-        let wanted: BTreeSet<&str> = self.newest.snapshot.parts.iter().flat_map(|part| &part.files).map(|file| file.path.as_str()).collect();
+        let wanted: BTreeSet<&str> =
+            self.newest.snapshot.parts.iter().flat_map(|part| &part.files).map(|file| file.path.as_str()).collect();
         self.faulty.deliver().await.unwrap();
         // Refused calls are left for the next time.
         for object in self.faulty_list().await {
@@ -117,7 +119,8 @@ impl Run {
     fn key(&mut self) -> Key {
         let namespace = self.live_from + self.chance.random_range(0..3);
         let number = (!self.chance.random_ratio(1, 50)).then(|| self.chance.random_range(0..400));
-        let text = (self.job.schema.keys.len() == 2 && !self.chance.random_ratio(1, 10)).then(|| ["", "x", "longer than the others"][self.chance.random_range(0..3)].to_string());
+        let text = (self.job.schema.keys.len() == 2 && !self.chance.random_ratio(1, 10))
+            .then(|| ["", "x", "longer than the others"][self.chance.random_range(0..3)].to_string());
         (namespace, text, number)
     }
 
@@ -208,5 +211,8 @@ async fn state_survives_failed_uploads_restarts_and_rescaling() {
         all.restarts += run.seen.restarts;
         all.compactions += run.seen.compactions;
     }
-    assert!(all.declined > 50 && all.complete > 500 && all.restarts > 50 && all.compactions > 20, "the test must reach what it is about: {all:?}");
+    assert!(
+        all.declined > 50 && all.complete > 500 && all.restarts > 50 && all.compactions > 20,
+        "the test must reach what it is about: {all:?}"
+    );
 }

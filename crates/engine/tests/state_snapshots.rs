@@ -229,7 +229,13 @@ async fn state_of_another_schema_is_refused_with_both_schemas() {
         error.to_string()
     };
     let text = refused(|schema| schema.aggregates[1] = AggregateSpec::new(AggregateKind::Sum, "v", 0, DataType::Float64)).await;
-    assert!(text.contains("sums") && text.contains("SUM(v) BIGINT") && text.contains("SUM(v) DOUBLE") && text.contains("--allow-non-restored-state"), "{text}");
+    assert!(
+        text.contains("sums")
+            && text.contains("SUM(v) BIGINT")
+            && text.contains("SUM(v) DOUBLE")
+            && text.contains("--allow-non-restored-state"),
+        "{text}"
+    );
     refused(|schema| schema.keys[0].1 = DataType::Int32).await;
     refused(|schema| schema.slots = 128).await;
     refused(|schema| _ = schema.aggregates.pop()).await;

@@ -78,7 +78,12 @@ fn commit_part(transaction: &FileTransaction, part: u32) -> ConnectorResult<Comm
             }
         }
     }
-    Err(ConnectorError::Lost(format!("{}: part {part} is neither pending ({}) nor visible ({})", transaction.describe(), pending.display(), visible.display())))
+    Err(ConnectorError::Lost(format!(
+        "{}: part {part} is neither pending ({}) nor visible ({})",
+        transaction.describe(),
+        pending.display(),
+        visible.display()
+    )))
 }
 
 /// Removes the parts of a transaction that are not visible yet. May be repeated.
@@ -140,7 +145,12 @@ impl SinkCommitter for FileCommitter {
 pub(crate) fn check_permit(transaction: &FileTransaction, permit: &CommitPermit) -> ConnectorResult<()> {
     match permit.job() == transaction.job && transaction.checkpoint <= permit.checkpoint() {
         true => Ok(()),
-        false => Err(ConnectorError::Fatal(format!("a permit for checkpoint {} of job {} does not cover {}", permit.checkpoint(), permit.job(), transaction.describe()))),
+        false => Err(ConnectorError::Fatal(format!(
+            "a permit for checkpoint {} of job {} does not cover {}",
+            permit.checkpoint(),
+            permit.job(),
+            transaction.describe()
+        ))),
     }
 }
 

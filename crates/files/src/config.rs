@@ -133,7 +133,8 @@ impl FileSinkBuilder {
         if settings.folder.as_os_str().is_empty() {
             return Err(ConfigError("path is empty: name the folder that the files go to".into()));
         }
-        settings.folder = std::path::absolute(&settings.folder).map_err(|e| ConfigError(format!("path {}: {e}", settings.folder.display())))?;
+        settings.folder =
+            std::path::absolute(&settings.folder).map_err(|e| ConfigError(format!("path {}: {e}", settings.folder.display())))?;
         if settings.folder.to_str().is_none() {
             return Err(ConfigError(format!("path {}: only names in UTF-8 can be kept in a checkpoint", settings.folder.display())));
         }
@@ -142,11 +143,16 @@ impl FileSinkBuilder {
         }
         for (what, text) in [("prefix", &settings.prefix), ("suffix", &settings.suffix)] {
             if text.len() > 40 || !text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) {
-                return Err(ConfigError(format!("{what} of part files {text:?}: use at most 40 characters out of A-Z, a-z, 0-9, '_', '-' and '.'")));
+                return Err(ConfigError(format!(
+                    "{what} of part files {text:?}: use at most 40 characters out of A-Z, a-z, 0-9, '_', '-' and '.'"
+                )));
             }
         }
         if settings.prefix.is_empty() || settings.prefix.starts_with('.') {
-            return Err(ConfigError(format!("prefix of part files {:?}: must not be empty or begin with '.', which readers take for hidden", settings.prefix)));
+            return Err(ConfigError(format!(
+                "prefix of part files {:?}: must not be empty or begin with '.', which readers take for hidden",
+                settings.prefix
+            )));
         }
         Ok(FileSink::new(settings))
     }
@@ -203,10 +209,18 @@ mod tests {
 
     #[test]
     fn options_by_flinks_names() {
-        let sink = builder().option("path", "file:///data/out").option("sink.rolling-policy.file-size", "1MB").option("sink.rolling-policy.rollover-interval", "5 s").build().unwrap();
+        let sink = builder()
+            .option("path", "file:///data/out")
+            .option("sink.rolling-policy.file-size", "1MB")
+            .option("sink.rolling-policy.rollover-interval", "5 s")
+            .build()
+            .unwrap();
         assert_eq!(sink.settings().folder, PathBuf::from("/data/out"));
         assert_eq!(sink.settings().rolling, RollingPolicy { file_size: 1 << 20, rollover_interval: Duration::from_secs(5) });
-        assert_eq!(builder().build().unwrap().settings().rolling, RollingPolicy { file_size: 134_217_728, rollover_interval: Duration::from_secs(1800) });
+        assert_eq!(
+            builder().build().unwrap().settings().rolling,
+            RollingPolicy { file_size: 134_217_728, rollover_interval: Duration::from_secs(1800) }
+        );
     }
 
     #[test]

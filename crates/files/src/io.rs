@@ -6,7 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Runs file system work where it may block. `what` says what and where, for the error of an overrun deadline.
-pub(crate) async fn blocking<T: Send + 'static>(timeout: Duration, what: String, work: impl FnOnce() -> ConnectorResult<T> + Send + 'static) -> ConnectorResult<T> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    timeout: Duration,
+    what: String,
+    work: impl FnOnce() -> ConnectorResult<T> + Send + 'static,
+) -> ConnectorResult<T> {
     match tokio::time::timeout(timeout, tokio::task::spawn_blocking(work)).await {
         Ok(Ok(result)) => result,
         Ok(Err(e)) => Err(ConnectorError::Retryable(format!("{what}: {e}"))),
@@ -26,7 +30,18 @@ pub(crate) fn failed(doing: &str, path: &Path, error: io::Error) -> ConnectorErr
 /// Whether trying again later is pointless. A full disk (`StorageFull`, `QuotaExceeded`) is retried: space is freed by others too.
 fn needs_help(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::*;
-    matches!(kind, PermissionDenied | ReadOnlyFilesystem | NotADirectory | IsADirectory | InvalidFilename | InvalidInput | FileTooLarge | CrossesDevices | Unsupported)
+    matches!(
+        kind,
+        PermissionDenied
+            | ReadOnlyFilesystem
+            | NotADirectory
+            | IsADirectory
+            | InvalidFilename
+            | InvalidInput
+            | FileTooLarge
+            | CrossesDevices
+            | Unsupported
+    )
 }
 
 /// Makes the names in a folder durable.

@@ -59,11 +59,22 @@ impl FileTransaction {
     /// For people.
     pub fn describe(&self) -> String {
         let FileTransaction { folder, sink, subtask, checkpoint, generation, parts, .. } = self;
-        format!("{} part file(s) of checkpoint {checkpoint} (generation {generation}) of sink {sink} subtask {subtask} in {}", parts.len(), folder.display())
+        format!(
+            "{} part file(s) of checkpoint {checkpoint} (generation {generation}) of sink {sink} subtask {subtask} in {}",
+            parts.len(),
+            folder.display()
+        )
     }
 
     fn name(&self, kind: Kind) -> PendingName {
-        PendingName { job: self.job, sink: self.sink.clone(), subtask: self.subtask, checkpoint: self.checkpoint, generation: self.generation, kind }
+        PendingName {
+            job: self.job,
+            sink: self.sink.clone(),
+            subtask: self.subtask,
+            checkpoint: self.checkpoint,
+            generation: self.generation,
+            kind,
+        }
     }
 }
 
@@ -120,7 +131,8 @@ impl PendingName {
 
     /// Whether both belong to one transaction.
     pub(crate) fn same_transaction(&self, other: &PendingName) -> bool {
-        (self.job, &self.sink, self.subtask, self.checkpoint, self.generation) == (other.job, &other.sink, other.subtask, other.checkpoint, other.generation)
+        (self.job, &self.sink, self.subtask, self.checkpoint, self.generation)
+            == (other.job, &other.sink, other.subtask, other.checkpoint, other.generation)
     }
 }
 
@@ -157,8 +169,16 @@ mod tests {
     fn foreign_names_are_left_alone() {
         let good = name(Kind::Part(4)).to_string();
         for bad in [
-            "", "x.part", "a~b~c~d~e~f.part", &format!("{good}x"), &format!("x{good}"), &good.replace("~3~", "~03~"), &good.replace("~3~", "~+3~"),
-            &good.replace(".part", ".tmp"), &good.replace("0123456789ab4def", "01234567-89ab-4def"), &format!("{good}~ready"),
+            "",
+            "x.part",
+            "a~b~c~d~e~f.part",
+            &format!("{good}x"),
+            &format!("x{good}"),
+            &good.replace("~3~", "~03~"),
+            &good.replace("~3~", "~+3~"),
+            &good.replace(".part", ".tmp"),
+            &good.replace("0123456789ab4def", "01234567-89ab-4def"),
+            &format!("{good}~ready"),
         ] {
             assert_eq!(PendingName::parse(bad), None, "{bad}");
         }
@@ -166,11 +186,25 @@ mod tests {
 
     #[test]
     fn the_longest_names_fit_a_file_system() {
-        let long = PendingName { sink: "x".repeat(100).parse().unwrap(), subtask: u32::MAX, checkpoint: CheckpointId(u64::MAX), generation: Generation(u64::MAX), kind: Kind::Part(u32::MAX), ..name(Kind::Ready) };
+        let long = PendingName {
+            sink: "x".repeat(100).parse().unwrap(),
+            subtask: u32::MAX,
+            checkpoint: CheckpointId(u64::MAX),
+            generation: Generation(u64::MAX),
+            kind: Kind::Part(u32::MAX),
+            ..name(Kind::Ready)
+        };
         assert!(long.to_string().len() <= 255);
         let handle = FileTransaction {
-            folder: "/".into(), job: long.job, sink: long.sink.clone(), subtask: u32::MAX, checkpoint: long.checkpoint, generation: long.generation,
-            prefix: "p".repeat(40), suffix: "s".repeat(40), parts: vec![],
+            folder: "/".into(),
+            job: long.job,
+            sink: long.sink.clone(),
+            subtask: u32::MAX,
+            checkpoint: long.checkpoint,
+            generation: long.generation,
+            prefix: "p".repeat(40),
+            suffix: "s".repeat(40),
+            parts: vec![],
         };
         assert!(handle.visible(u32::MAX).file_name().unwrap().len() <= 255);
     }

@@ -76,7 +76,8 @@ fn observe(folder: &Path) -> ConnectorResult<Facts> {
     let pending = pending_folder(folder);
     let (one_file_system, writable) = match stat(&pending) {
         Ok(inner) if nearest == folder => {
-            let inner_writable = access(&pending, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| format!("{}: {}", pending.display(), io::Error::from(e)));
+            let inner_writable =
+                access(&pending, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| format!("{}: {}", pending.display(), io::Error::from(e)));
             (inner.st_dev == found.st_dev, writable.and(inner_writable))
         }
         _ => (true, writable),
@@ -89,13 +90,33 @@ fn observe(folder: &Path) -> ConnectorResult<Facts> {
 pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
     let Facts { folder, nearest, is_folder, writable, one_file_system, free } = facts;
     let (folder, nearest_text) = (folder.display(), nearest.display());
-    let finding = |severity, check: &str, found: String, needed: &str, remedy: String| Finding { severity, check: check.into(), found, needed: needed.into(), remedy };
+    let finding = |severity, check: &str, found: String, needed: &str, remedy: String| Finding {
+        severity,
+        check: check.into(),
+        found,
+        needed: needed.into(),
+        remedy,
+    };
     if !is_folder {
-        return vec![finding(Severity::Error, "folder", format!("{nearest_text} is not a folder"), "a folder, or a name that is free", format!("mv '{nearest_text}' '{nearest_text}.old', or set path to another folder"))];
+        return vec![finding(
+            Severity::Error,
+            "folder",
+            format!("{nearest_text} is not a folder"),
+            "a folder, or a name that is free",
+            format!("mv '{nearest_text}' '{nearest_text}.old', or set path to another folder"),
+        )];
     }
     let mut findings = vec![match writable {
-        Ok(()) if *nearest == facts.folder => finding(Severity::Ok, "folder writable", format!("{folder}"), "a folder that this user may write to", String::new()),
-        Ok(()) => finding(Severity::Ok, "folder can be created", format!("{folder} does not exist; {nearest_text} is writable"), "a folder that can be created", String::new()),
+        Ok(()) if *nearest == facts.folder => {
+            finding(Severity::Ok, "folder writable", format!("{folder}"), "a folder that this user may write to", String::new())
+        }
+        Ok(()) => finding(
+            Severity::Ok,
+            "folder can be created",
+            format!("{folder} does not exist; {nearest_text} is writable"),
+            "a folder that can be created",
+            String::new(),
+        ),
         Err(why) => finding(
             Severity::Error,
             "folder writable",
@@ -119,7 +140,13 @@ pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
             n if n < LOW_FREE => Severity::Warning,
             _ => Severity::Ok,
         };
-        findings.push(finding(severity, "free space", format!("{} MiB", free >> 20), "at least 64 MiB, better 1 GiB", format!("free space on the file system: df -h '{nearest_text}'")));
+        findings.push(finding(
+            severity,
+            "free space",
+            format!("{} MiB", free >> 20),
+            "at least 64 MiB, better 1 GiB",
+            format!("free space on the file system: df -h '{nearest_text}'"),
+        ));
     }
     findings
 }
@@ -130,7 +157,14 @@ mod tests {
     use super::*;
 
     fn good() -> Facts {
-        Facts { folder: "/data/out".into(), nearest: "/data/out".into(), is_folder: true, writable: Ok(()), one_file_system: true, free: Some(5 << 30) }
+        Facts {
+            folder: "/data/out".into(),
+            nearest: "/data/out".into(),
+            is_folder: true,
+            writable: Ok(()),
+            one_file_system: true,
+            free: Some(5 << 30),
+        }
     }
 
     fn worst(facts: &Facts) -> Severity {

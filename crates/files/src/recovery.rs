@@ -57,11 +57,22 @@ mod tests {
     use semel_checkpoint::{CheckpointId, Generation, JobUuid};
 
     fn job(generation: u64) -> JobIdentity {
-        JobIdentity { name: "orders".into(), uuid: "01234567-89ab-4def-8123-456789abcdef".parse().unwrap(), generation: Generation(generation) }
+        JobIdentity {
+            name: "orders".into(),
+            uuid: "01234567-89ab-4def-8123-456789abcdef".parse().unwrap(),
+            generation: Generation(generation),
+        }
     }
 
     fn name(generation: u64, checkpoint: u64, kind: Kind) -> PendingName {
-        PendingName { job: job(0).uuid, sink: "out".parse().unwrap(), subtask: 0, checkpoint: CheckpointId(checkpoint), generation: Generation(generation), kind }
+        PendingName {
+            job: job(0).uuid,
+            sink: "out".parse().unwrap(),
+            subtask: 0,
+            checkpoint: CheckpointId(checkpoint),
+            generation: Generation(generation),
+            kind,
+        }
     }
 
     #[test]
@@ -83,7 +94,13 @@ mod tests {
     #[test]
     fn a_marker_goes_only_when_released_and_without_parts() {
         let sink: OperatorUid = "out".parse().unwrap();
-        let names = vec![name(1, 3, Kind::Ready), name(1, 4, Kind::Ready), name(1, 4, Kind::Part(1)), name(2, 5, Kind::Ready), name(3, 3, Kind::Ready)];
+        let names = vec![
+            name(1, 3, Kind::Ready),
+            name(1, 4, Kind::Ready),
+            name(1, 4, Kind::Part(1)),
+            name(2, 5, Kind::Ready),
+            name(3, 3, Kind::Ready),
+        ];
         assert_eq!(expired_markers(&names, &job(2), &sink, CheckpointId(4)), [name(1, 3, Kind::Ready)]);
         assert_eq!(expired_markers(&names, &job(2), &sink, CheckpointId(5)), [name(1, 3, Kind::Ready), name(2, 5, Kind::Ready)]);
     }

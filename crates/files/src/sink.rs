@@ -8,8 +8,8 @@ use crate::recovery::sweep;
 use crate::writer::FileWriter;
 use arrow::datatypes::SchemaRef;
 use semel_checkpoint::{JobIdentity, OperatorUid};
-use semel_formats::Format;
 use semel_engine::sink::{ConnectorResult, Finding, JobNeeds, Pending, SinkContext, Swept, TwoPhaseCommitSink};
+use semel_formats::Format;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -62,7 +62,12 @@ impl TwoPhaseCommitSink for FileSink {
     async fn open(&self, context: SinkContext) -> ConnectorResult<(FileWriter, FileCommitter)> {
         let folder = pending_folder(&self.settings.folder);
         blocking(self.settings.io_timeout, format!("creating {}", folder.display()), move || create_folder(&folder)).await?;
-        let committer = FileCommitter { settings: self.settings.clone(), job: context.job.clone(), sink: context.uid.clone(), subtask: context.subtask };
+        let committer = FileCommitter {
+            settings: self.settings.clone(),
+            job: context.job.clone(),
+            sink: context.uid.clone(),
+            subtask: context.subtask,
+        };
         Ok((FileWriter::new(self.settings.clone(), context)?, committer))
     }
 }

@@ -56,14 +56,19 @@ impl FileWriter {
         Ok(FileWriter { settings, context, serializer, header, encoded: EncodedRows::default(), open: None })
     }
 
-    async fn blocking<T: Send + 'static>(&self, doing: &str, work: impl FnOnce() -> ConnectorResult<T> + Send + 'static) -> ConnectorResult<T> {
+    async fn blocking<T: Send + 'static>(
+        &self,
+        doing: &str,
+        work: impl FnOnce() -> ConnectorResult<T> + Send + 'static,
+    ) -> ConnectorResult<T> {
         blocking(self.settings.io_timeout, format!("{doing} in {}", self.settings.folder.display()), work).await
     }
 
     /// The rows as lines.
     fn lines(&mut self, rows: &RecordBatch) -> ConnectorResult<Vec<u8>> {
         let encoded = self.serializer.encode(rows, &mut self.encoded);
-        encoded.map_err(|e| ConnectorError::Fatal(format!("a row cannot be written to a file in {}: {e}", self.settings.folder.display())))?;
+        encoded
+            .map_err(|e| ConnectorError::Fatal(format!("a row cannot be written to a file in {}: {e}", self.settings.folder.display())))?;
         Ok(lines(&self.encoded))
     }
 }
@@ -81,7 +86,8 @@ fn lines(rows: &EncodedRows) -> Vec<u8> {
 pub(crate) fn serializer(settings: &FileSinkSettings, schema: &SchemaRef) -> ConnectorResult<(Box<dyn SerializationSchema>, Vec<u8>)> {
     let serializer = settings.format.serializer(schema.clone());
     let both = serializer.and_then(|serializer| Ok((serializer, settings.format.header(schema.clone())?)));
-    let (serializer, header) = both.map_err(|e| ConnectorError::Fatal(format!("rows cannot be written to files in {}: {e}", settings.folder.display())))?;
+    let (serializer, header) =
+        both.map_err(|e| ConnectorError::Fatal(format!("rows cannot be written to files in {}: {e}", settings.folder.display())))?;
     let mut header = header.unwrap_or_default();
     if !header.is_empty() {
         header.push(b'\n');
@@ -148,7 +154,10 @@ impl SinkWriter for FileWriter {
             for part in transaction.part_numbers() {
                 let pending = transaction.pending(part);
                 if !exists(&pending)? {
-                    return Err(ConnectorError::Fenced(format!("{} has been removed: a newer generation of the job took it for an orphan", pending.display())));
+                    return Err(ConnectorError::Fenced(format!(
+                        "{} has been removed: a newer generation of the job took it for an orphan",
+                        pending.display()
+                    )));
                 }
             }
             let ready = transaction.ready();
@@ -179,6 +188,9 @@ mod tests {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let mut part = OpenPart { file: full, path: "/data/out/.semel-pending/x.part".into(), opened: Instant::now() };
         let error = part.write(b"row\n").unwrap_err();
-        assert!(matches!(&error, ConnectorError::Retryable(text) if text.contains("/data/out/.semel-pending/x.part") && text.contains("space")), "{error}");
+        assert!(
+            matches!(&error, ConnectorError::Retryable(text) if text.contains("/data/out/.semel-pending/x.part") && text.contains("space")),
+            "{error}"
+        );
     }
 }

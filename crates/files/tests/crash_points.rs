@@ -3,7 +3,9 @@
 use arrow::array::{Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use semel_checkpoint::{CheckpointId, CommitPermit, Generation, JobIdentity, JobUuid, OperatorUid};
-use semel_engine::sink::{Committed, ConnectorError, JobNeeds, Pending, Severity, SinkCommitter, SinkContext, SinkWriter, TwoPhaseCommitSink};
+use semel_engine::sink::{
+    Committed, ConnectorError, JobNeeds, Pending, Severity, SinkCommitter, SinkContext, SinkWriter, TwoPhaseCommitSink,
+};
 use semel_files::writer::FileWriter;
 use semel_files::{FileSink, FileTransaction, Format};
 use std::path::{Path, PathBuf};
@@ -45,7 +47,12 @@ impl Scene {
         CommitPermit::for_tests(self.uuid, CheckpointId(checkpoint), Generation(generation))
     }
     fn pending(&self, transaction: &FileTransaction, generation: u64) -> Pending<FileTransaction> {
-        Pending { transaction: transaction.clone(), permit: self.permit(transaction.checkpoint.0, generation), subtask: transaction.subtask, checkpoint: transaction.checkpoint }
+        Pending {
+            transaction: transaction.clone(),
+            permit: self.permit(transaction.checkpoint.0, generation),
+            subtask: transaction.subtask,
+            checkpoint: transaction.checkpoint,
+        }
     }
     /// A pre-committed transaction.
     async fn pre_committed(&self, generation: u64, subtask: u32, checkpoint: u64, ids: std::ops::Range<i64>) -> FileTransaction {
@@ -61,7 +68,11 @@ impl Scene {
         lines
     }
     fn visible_ids(&self) -> Vec<i64> {
-        let ids = self.visible().iter().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()["id"].as_i64().unwrap()).collect::<Vec<_>>();
+        let ids = self
+            .visible()
+            .iter()
+            .map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()["id"].as_i64().unwrap())
+            .collect::<Vec<_>>();
         let mut ids = ids;
         ids.sort_unstable();
         ids
@@ -164,7 +175,8 @@ async fn a_crash_between_the_parts_of_one_transaction_is_completed() {
 #[tokio::test]
 async fn files_roll_by_time() {
     let scene = Scene::new();
-    let sink = FileSink::builder(scene.folder(), Format::Json(Default::default())).rollover_interval(Duration::from_millis(30)).build().unwrap();
+    let sink =
+        FileSink::builder(scene.folder(), Format::Json(Default::default())).rollover_interval(Duration::from_millis(30)).build().unwrap();
     let (mut writer, _) = sink.open(scene.context(1, 0)).await.unwrap();
     let mut transaction = writer.begin_transaction(CheckpointId(1)).await.unwrap();
     writer.invoke(&mut transaction, rows(0..2)).await.unwrap();
@@ -229,7 +241,10 @@ async fn a_pending_file_that_vanished_is_lost() {
     std::fs::remove_dir_all(scene.folder().join(".semel-pending")).unwrap();
     let (_, mut committer) = scene.sink().open(scene.context(1, 0)).await.unwrap();
     let error = committer.commit(&transaction, &scene.permit(7, 1)).await.unwrap_err();
-    assert!(matches!(&error, ConnectorError::Lost(text) if text.contains("checkpoint 7") && text.contains(transaction.visible(0).to_str().unwrap())), "{error}");
+    assert!(
+        matches!(&error, ConnectorError::Lost(text) if text.contains("checkpoint 7") && text.contains(transaction.visible(0).to_str().unwrap())),
+        "{error}"
+    );
     let error = scene.sink().recover(&scene.job(2), &uid(), vec![scene.pending(&transaction, 2)]).await.unwrap_err();
     assert!(matches!(error, ConnectorError::Lost(_)), "{error}");
 }

@@ -61,42 +61,23 @@ fn time(mut round: impl FnMut()) -> f64 {
 }
 
 fn main() {
-    let only = std::env::args()
-        .skip(1)
-        .find(|arg| !arg.starts_with('-'))
-        .unwrap_or_default();
+    let only = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
     let run = |name: &str| only.is_empty() || name.contains(&only);
     let (data, spans) = orders();
     let schema = schema();
     let mut decoder = JsonDecoder::new(Arc::clone(&schema), &JsonOptions::default()).unwrap();
-    let decoded = decoder.decode(Records {
-        data: &data,
-        spans: &spans,
-    });
-    assert!(
-        decoded.bad.is_empty() && decoded.rows.num_rows() == ROWS,
-        "{:?}",
-        decoded.bad.first()
-    );
+    let decoded = decoder.decode(Records { data: &data, spans: &spans });
+    assert!(decoded.bad.is_empty() && decoded.rows.num_rows() == ROWS, "{:?}", decoded.bad.first());
     let rows: RecordBatch = decoded.rows;
-    println!(
-        "{ROWS} rows of {:.1} bytes, best of {ROUNDS} rounds, ns per row",
-        data.len() as f64 / ROWS as f64
-    );
+    println!("{ROWS} rows of {:.1} bytes, best of {ROUNDS} rounds, ns per row", data.len() as f64 / ROWS as f64);
     if run("decode") {
         let ns = time(|| {
-            black_box(decoder.decode(Records {
-                data: black_box(&data),
-                spans: &spans,
-            }));
+            black_box(decoder.decode(Records { data: black_box(&data), spans: &spans }));
         });
         println!("decode, semel       {ns:7.1}");
     }
     if run("arrow-decode") {
-        let mut arrow = arrow::json::ReaderBuilder::new(Arc::clone(&schema))
-            .with_batch_size(ROWS)
-            .build_decoder()
-            .unwrap();
+        let mut arrow = arrow::json::ReaderBuilder::new(Arc::clone(&schema)).with_batch_size(ROWS).build_decoder().unwrap();
         let ns = time(|| {
             let consumed = arrow.decode(black_box(&data)).unwrap();
             assert_eq!(consumed, data.len());

@@ -2,11 +2,9 @@
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, PrimitiveArray};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type,
-    Int16Type, Int32Type, Int64Type, Time32MillisecondType, Time32SecondType,
-    Time64MicrosecondType, Time64NanosecondType, TimeUnit, TimestampMicrosecondType,
-    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type,
-    UInt32Type, UInt64Type,
+    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    Time32MillisecondType, Time32SecondType, Time64MicrosecondType, Time64NanosecondType, TimeUnit, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 
 use crate::text::datetime;
@@ -37,21 +35,10 @@ pub(crate) enum CellValues<'a> {
     Date32(&'a [i32]),
     Time32(&'a [i32], TimeUnit),
     Time64(&'a [i64], TimeUnit),
-    Timestamp {
-        values: &'a [i64],
-        unit: TimeUnit,
-        zoned: bool,
-    },
-    List {
-        offsets: &'a [i32],
-        item: Box<Cells<'a>>,
-    },
+    Timestamp { values: &'a [i64], unit: TimeUnit, zoned: bool },
+    List { offsets: &'a [i32], item: Box<Cells<'a>> },
     Struct(Vec<Cells<'a>>),
-    Map {
-        offsets: &'a [i32],
-        keys: Bytes<'a>,
-        value: Box<Cells<'a>>,
-    },
+    Map { offsets: &'a [i32], keys: Bytes<'a>, value: Box<Cells<'a>> },
 }
 
 /// Byte strings of a column.
@@ -76,18 +63,12 @@ impl<'a> Bytes<'a> {
 }
 
 fn values<T: ArrowPrimitiveType>(array: &ArrayRef) -> Option<&[T::Native]> {
-    array
-        .as_any()
-        .downcast_ref::<PrimitiveArray<T>>()
-        .map(|array| &array.values()[..])
+    array.as_any().downcast_ref::<PrimitiveArray<T>>().map(|array| &array.values()[..])
 }
 
 fn strings(array: &ArrayRef) -> Option<Bytes<'_>> {
     let array = array.as_string_opt::<i32>()?;
-    Some(Bytes {
-        data: array.values(),
-        offsets: array.value_offsets(),
-    })
+    Some(Bytes { data: array.values(), offsets: array.value_offsets() })
 }
 
 impl<'a> Cells<'a> {
@@ -112,24 +93,13 @@ impl<'a> Cells<'a> {
             DataType::Utf8 => CellValues::Utf8(strings(array)?),
             DataType::Binary => {
                 let array = array.as_binary_opt::<i32>()?;
-                CellValues::Binary(Bytes {
-                    data: array.values(),
-                    offsets: array.value_offsets(),
-                })
+                CellValues::Binary(Bytes { data: array.values(), offsets: array.value_offsets() })
             }
             DataType::Date32 => CellValues::Date32(values::<Date32Type>(array)?),
-            DataType::Time32(unit @ TimeUnit::Second) => {
-                CellValues::Time32(values::<Time32SecondType>(array)?, *unit)
-            }
-            DataType::Time32(unit) => {
-                CellValues::Time32(values::<Time32MillisecondType>(array)?, *unit)
-            }
-            DataType::Time64(unit @ TimeUnit::Microsecond) => {
-                CellValues::Time64(values::<Time64MicrosecondType>(array)?, *unit)
-            }
-            DataType::Time64(unit) => {
-                CellValues::Time64(values::<Time64NanosecondType>(array)?, *unit)
-            }
+            DataType::Time32(unit @ TimeUnit::Second) => CellValues::Time32(values::<Time32SecondType>(array)?, *unit),
+            DataType::Time32(unit) => CellValues::Time32(values::<Time32MillisecondType>(array)?, *unit),
+            DataType::Time64(unit @ TimeUnit::Microsecond) => CellValues::Time64(values::<Time64MicrosecondType>(array)?, *unit),
+            DataType::Time64(unit) => CellValues::Time64(values::<Time64NanosecondType>(array)?, *unit),
             DataType::Timestamp(unit, zone) => CellValues::Timestamp {
                 values: match unit {
                     TimeUnit::Second => values::<TimestampSecondType>(array)?,
@@ -142,10 +112,7 @@ impl<'a> Cells<'a> {
             },
             DataType::List(_) => {
                 let list = array.as_list_opt::<i32>()?;
-                CellValues::List {
-                    offsets: list.value_offsets(),
-                    item: Box::new(Self::new(list.values())?),
-                }
+                CellValues::List { offsets: list.value_offsets(), item: Box::new(Self::new(list.values())?) }
             }
             DataType::Struct(_) => {
                 let columns = array.as_struct_opt()?.columns();
@@ -153,18 +120,11 @@ impl<'a> Cells<'a> {
             }
             DataType::Map(_, _) => {
                 let map = array.as_map_opt()?;
-                CellValues::Map {
-                    offsets: map.value_offsets(),
-                    keys: strings(map.keys())?,
-                    value: Box::new(Self::new(map.values())?),
-                }
+                CellValues::Map { offsets: map.value_offsets(), keys: strings(map.keys())?, value: Box::new(Self::new(map.values())?) }
             }
             _ => return None,
         };
-        Some(Self {
-            nulls: array.nulls().filter(|nulls| nulls.null_count() > 0),
-            values,
-        })
+        Some(Self { nulls: array.nulls().filter(|nulls| nulls.null_count() > 0), values })
     }
 
     #[inline(always)]
@@ -174,11 +134,7 @@ impl<'a> Cells<'a> {
 }
 
 /// Most bytes that [`CellValues::write_plain`] writes.
-pub(crate) const MAX_PLAIN: usize = if MAX_NUMBER > datetime::MAX_LEN {
-    MAX_NUMBER
-} else {
-    datetime::MAX_LEN
-};
+pub(crate) const MAX_PLAIN: usize = if MAX_NUMBER > datetime::MAX_LEN { MAX_NUMBER } else { datetime::MAX_LEN };
 
 impl CellValues<'_> {
     /// Writes a number, boolean, date or time; timestamps with `separator` between date and time. The writer has room
@@ -187,12 +143,7 @@ impl CellValues<'_> {
     /// # Errors
     /// What is wrong with the value.
     #[inline(always)]
-    pub(crate) fn write_plain(
-        &self,
-        row: usize,
-        out: &mut Writer,
-        separator: u8,
-    ) -> Result<(), String> {
+    pub(crate) fn write_plain(&self, row: usize, out: &mut Writer, separator: u8) -> Result<(), String> {
         match self {
             Self::Int64(values) => out.i64(values[row]),
             Self::Int32(values) => out.i64(i64::from(values[row])),
@@ -206,11 +157,7 @@ impl CellValues<'_> {
                 let value = finite(values[row], f32::is_finite)?;
                 out.bytes(zmij::Buffer::new().format_finite(value).as_bytes());
             }
-            Self::Timestamp {
-                values,
-                unit,
-                zoned,
-            } => {
+            Self::Timestamp { values, unit, zoned } => {
                 datetime::write_timestamp(out, values[row], *unit, separator, *zoned);
             }
             Self::Date32(values) => datetime::write_date(out, i64::from(values[row])),
@@ -222,11 +169,7 @@ impl CellValues<'_> {
             Self::UInt16(values) => out.u64(u64::from(values[row])),
             Self::UInt32(values) => out.u64(u64::from(values[row])),
             Self::UInt64(values) => out.u64(values[row]),
-            Self::Utf8(_)
-            | Self::Binary(_)
-            | Self::List { .. }
-            | Self::Struct(_)
-            | Self::Map { .. } => {}
+            Self::Utf8(_) | Self::Binary(_) | Self::List { .. } | Self::Struct(_) | Self::Map { .. } => {}
         }
         Ok(())
     }
@@ -234,31 +177,17 @@ impl CellValues<'_> {
     /// Whether [`Self::write_plain`] writes a date or time.
     #[inline(always)]
     pub(crate) fn is_temporal(&self) -> bool {
-        matches!(
-            self,
-            Self::Timestamp { .. } | Self::Date32(_) | Self::Time32(..) | Self::Time64(..)
-        )
+        matches!(self, Self::Timestamp { .. } | Self::Date32(_) | Self::Time32(..) | Self::Time64(..))
     }
 }
 
-fn finite<T: Copy + std::fmt::Display>(
-    value: T,
-    is_finite: impl Fn(T) -> bool,
-) -> Result<T, String> {
-    if is_finite(value) {
-        Ok(value)
-    } else {
-        Err(format!(
-            "{value} cannot be written; filter it out or turn it into NULL"
-        ))
-    }
+fn finite<T: Copy + std::fmt::Display>(value: T, is_finite: impl Fn(T) -> bool) -> Result<T, String> {
+    if is_finite(value) { Ok(value) } else { Err(format!("{value} cannot be written; filter it out or turn it into NULL")) }
 }
 
 fn time(out: &mut Writer, units: i64, unit: TimeUnit) -> Result<(), String> {
     if !(0..datetime::DAY * datetime::per_second(unit)).contains(&units) {
-        return Err(format!(
-            "{units} is not a time of the day in the column's unit"
-        ));
+        return Err(format!("{units} is not a time of the day in the column's unit"));
     }
     datetime::write_time(out, units, unit);
     Ok(())

@@ -2,16 +2,14 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BinaryArray, BooleanArray, BooleanBufferBuilder, ListArray, MapArray,
-    NullBufferBuilder, PrimitiveArray, StringArray, StructArray,
+    ArrayRef, BinaryArray, BooleanArray, BooleanBufferBuilder, ListArray, MapArray, NullBufferBuilder, PrimitiveArray, StringArray,
+    StructArray,
 };
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, FieldRef, Fields, Float32Type,
-    Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Time32MillisecondType,
-    Time32SecondType, Time64MicrosecondType, Time64NanosecondType, TimeUnit,
-    TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
-    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, FieldRef, Fields, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, Time32MillisecondType, Time32SecondType, Time64MicrosecondType, Time64NanosecondType, TimeUnit, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow::error::ArrowError;
 
@@ -41,29 +39,12 @@ pub(crate) enum Values {
     Float64(Vec<f64>),
     Utf8(VarLen),
     Binary(VarLen),
-    Decimal {
-        values: Vec<i128>,
-        precision: u8,
-        scale: u32,
-        limit: i128,
-    },
+    Decimal { values: Vec<i128>, precision: u8, scale: u32, limit: i128 },
     Date32(Vec<i32>),
-    Time32 {
-        values: Vec<i32>,
-        unit: TimeUnit,
-    },
-    Time64 {
-        values: Vec<i64>,
-        unit: TimeUnit,
-    },
-    Timestamp {
-        values: Vec<i64>,
-        unit: TimeUnit,
-    },
-    List {
-        offsets: Vec<i32>,
-        item: Box<Column>,
-    },
+    Time32 { values: Vec<i32>, unit: TimeUnit },
+    Time64 { values: Vec<i64>, unit: TimeUnit },
+    Timestamp { values: Vec<i64>, unit: TimeUnit },
+    List { offsets: Vec<i32>, item: Box<Column> },
     Struct(Box<Object>),
     Map(Box<MapValues>),
 }
@@ -84,15 +65,11 @@ pub(crate) struct VarLen {
 }
 
 /// What a value that does not fit into one batch any more is refused with.
-pub(crate) const FULL: &str =
-    "the column's values exceed 2 GiB in one batch; decode fewer records at once";
+pub(crate) const FULL: &str = "the column's values exceed 2 GiB in one batch; decode fewer records at once";
 
 impl VarLen {
     fn new() -> Self {
-        Self {
-            data: Vec::new(),
-            offsets: vec![0],
-        }
+        Self { data: Vec::new(), offsets: vec![0] }
     }
 
     /// Adds a string.
@@ -125,8 +102,7 @@ impl VarLen {
 
     fn truncate(&mut self, len: usize) {
         self.offsets.truncate(len + 1);
-        self.data
-            .truncate(self.offsets.last().copied().unwrap_or(0) as usize);
+        self.data.truncate(self.offsets.last().copied().unwrap_or(0) as usize);
     }
 
     fn reserve(&mut self, rows: usize) {
@@ -138,10 +114,7 @@ impl VarLen {
         let data = std::mem::take(&mut self.data);
         // The next batch will be about as large.
         self.data.reserve(data.len());
-        (
-            OffsetBuffer::new(ScalarBuffer::from(offsets)),
-            Buffer::from_vec(data),
-        )
+        (OffsetBuffer::new(ScalarBuffer::from(offsets)), Buffer::from_vec(data))
     }
 }
 
@@ -189,30 +162,14 @@ impl Column {
             DataType::Decimal128(precision, scale) => Values::Decimal {
                 values: Vec::new(),
                 precision: *precision,
-                scale: u32::try_from(*scale)
-                    .ok()
-                    .filter(|s| *s <= u32::from(*precision) && *precision <= 38)?,
+                scale: u32::try_from(*scale).ok().filter(|s| *s <= u32::from(*precision) && *precision <= 38)?,
                 limit: pow10_i128(u32::from(*precision)),
             },
             DataType::Date32 => Values::Date32(Vec::new()),
-            DataType::Time32(unit @ (TimeUnit::Second | TimeUnit::Millisecond)) => Values::Time32 {
-                values: Vec::new(),
-                unit: *unit,
-            },
-            DataType::Time64(unit @ (TimeUnit::Microsecond | TimeUnit::Nanosecond)) => {
-                Values::Time64 {
-                    values: Vec::new(),
-                    unit: *unit,
-                }
-            }
-            DataType::Timestamp(unit, _) => Values::Timestamp {
-                values: Vec::new(),
-                unit: *unit,
-            },
-            DataType::List(item) => Values::List {
-                offsets: vec![0],
-                item: Box::new(Self::new(item)?),
-            },
+            DataType::Time32(unit @ (TimeUnit::Second | TimeUnit::Millisecond)) => Values::Time32 { values: Vec::new(), unit: *unit },
+            DataType::Time64(unit @ (TimeUnit::Microsecond | TimeUnit::Nanosecond)) => Values::Time64 { values: Vec::new(), unit: *unit },
+            DataType::Timestamp(unit, _) => Values::Timestamp { values: Vec::new(), unit: *unit },
+            DataType::List(item) => Values::List { offsets: vec![0], item: Box::new(Self::new(item)?) },
             DataType::Struct(fields) => Values::Struct(Box::new(Object::new(fields)?)),
             DataType::Map(entries, sorted) => {
                 let DataType::Struct(fields) = entries.data_type() else {
@@ -234,12 +191,7 @@ impl Column {
             }
             _ => return None,
         };
-        Some(Self {
-            nullable: field.is_nullable(),
-            field: Arc::clone(field),
-            values,
-            nulls: NullBufferBuilder::new(0),
-        })
+        Some(Self { nullable: field.is_nullable(), field: Arc::clone(field), values, nulls: NullBufferBuilder::new(0) })
     }
 
     /// Number of values; after a failure inside a value, of complete ones.
@@ -312,35 +264,17 @@ impl Column {
             Values::UInt64(v) => primitive::<UInt64Type>(v, nulls, data_type)?,
             Values::Float32(v) => primitive::<Float32Type>(v, nulls, data_type)?,
             Values::Float64(v) => primitive::<Float64Type>(v, nulls, data_type)?,
-            Values::Decimal { values, .. } => {
-                primitive::<Decimal128Type>(values, nulls, data_type)?
-            }
+            Values::Decimal { values, .. } => primitive::<Decimal128Type>(values, nulls, data_type)?,
             Values::Date32(v) => primitive::<Date32Type>(v, nulls, data_type)?,
-            Values::Time32 {
-                values,
-                unit: TimeUnit::Second,
-            } => primitive::<Time32SecondType>(values, nulls, data_type)?,
-            Values::Time32 { values, .. } => {
-                primitive::<Time32MillisecondType>(values, nulls, data_type)?
-            }
-            Values::Time64 {
-                values,
-                unit: TimeUnit::Microsecond,
-            } => primitive::<Time64MicrosecondType>(values, nulls, data_type)?,
-            Values::Time64 { values, .. } => {
-                primitive::<Time64NanosecondType>(values, nulls, data_type)?
-            }
+            Values::Time32 { values, unit: TimeUnit::Second } => primitive::<Time32SecondType>(values, nulls, data_type)?,
+            Values::Time32 { values, .. } => primitive::<Time32MillisecondType>(values, nulls, data_type)?,
+            Values::Time64 { values, unit: TimeUnit::Microsecond } => primitive::<Time64MicrosecondType>(values, nulls, data_type)?,
+            Values::Time64 { values, .. } => primitive::<Time64NanosecondType>(values, nulls, data_type)?,
             Values::Timestamp { values, unit } => match unit {
                 TimeUnit::Second => primitive::<TimestampSecondType>(values, nulls, data_type)?,
-                TimeUnit::Millisecond => {
-                    primitive::<TimestampMillisecondType>(values, nulls, data_type)?
-                }
-                TimeUnit::Microsecond => {
-                    primitive::<TimestampMicrosecondType>(values, nulls, data_type)?
-                }
-                TimeUnit::Nanosecond => {
-                    primitive::<TimestampNanosecondType>(values, nulls, data_type)?
-                }
+                TimeUnit::Millisecond => primitive::<TimestampMillisecondType>(values, nulls, data_type)?,
+                TimeUnit::Microsecond => primitive::<TimestampMicrosecondType>(values, nulls, data_type)?,
+                TimeUnit::Nanosecond => primitive::<TimestampNanosecondType>(values, nulls, data_type)?,
             },
             Values::Utf8(bytes) => {
                 let (offsets, data) = bytes.take();
@@ -352,12 +286,7 @@ impl Column {
             }
             Values::List { offsets, item } => {
                 let offsets = take_offsets(offsets);
-                Arc::new(ListArray::try_new(
-                    Arc::clone(&item.field),
-                    offsets,
-                    item.finish()?,
-                    nulls,
-                )?)
+                Arc::new(ListArray::try_new(Arc::clone(&item.field), offsets, item.finish()?, nulls)?)
             }
             Values::Struct(object) => {
                 let len = object.len();
@@ -365,31 +294,13 @@ impl Column {
                     DataType::Struct(fields) => fields.clone(),
                     _ => Fields::empty(),
                 };
-                Arc::new(StructArray::try_new_with_length(
-                    fields,
-                    object.finish()?,
-                    nulls,
-                    len,
-                )?)
+                Arc::new(StructArray::try_new_with_length(fields, object.finish()?, nulls, len)?)
             }
             Values::Map(map) => {
                 let offsets = take_offsets(&mut map.offsets);
-                let fields = Fields::from(vec![
-                    Arc::clone(&map.key.field),
-                    Arc::clone(&map.value.field),
-                ]);
-                let entries = StructArray::try_new(
-                    fields,
-                    vec![map.key.finish()?, map.value.finish()?],
-                    None,
-                )?;
-                Arc::new(MapArray::try_new(
-                    Arc::clone(&map.entries),
-                    offsets,
-                    entries,
-                    nulls,
-                    map.sorted,
-                )?)
+                let fields = Fields::from(vec![Arc::clone(&map.key.field), Arc::clone(&map.value.field)]);
+                let entries = StructArray::try_new(fields, vec![map.key.finish()?, map.value.finish()?], None)?;
+                Arc::new(MapArray::try_new(Arc::clone(&map.entries), offsets, entries, nulls, map.sorted)?)
             }
         })
     }
@@ -401,7 +312,5 @@ fn primitive<T: ArrowPrimitiveType>(
     data_type: &DataType,
 ) -> Result<ArrayRef, ArrowError> {
     let values = ScalarBuffer::from(std::mem::take(values));
-    Ok(Arc::new(
-        PrimitiveArray::<T>::try_new(values, nulls)?.with_data_type(data_type.clone()),
-    ))
+    Ok(Arc::new(PrimitiveArray::<T>::try_new(values, nulls)?.with_data_type(data_type.clone())))
 }

@@ -39,9 +39,6 @@ pub enum SchemaError {
 impl SchemaError {
     /// For a builder that refuses what the check let through.
     pub(crate) fn unsupported_schema(format: &'static str) -> Self {
-        Self::Columns {
-            format,
-            what: "the schema holds a type that cannot be decoded".to_owned(),
-        }
+        Self::Columns { format, what: "the schema holds a type that cannot be decoded".to_owned() }
     }
 }

@@ -25,10 +25,7 @@ impl Format {
     ///
     /// # Errors
     /// If the format cannot hold a column (the error names column and type), or the options contradict each other.
-    pub fn deserializer(
-        &self,
-        schema: SchemaRef,
-    ) -> Result<Box<dyn DeserializationSchema>, SchemaError> {
+    pub fn deserializer(&self, schema: SchemaRef) -> Result<Box<dyn DeserializationSchema>, SchemaError> {
         Ok(match self {
             Self::Json(options) => Box::new(JsonDecoder::new(schema, options)?),
             Self::Csv(options) => Box::new(CsvDecoder::new(schema, options)?),
@@ -40,10 +37,7 @@ impl Format {
     ///
     /// # Errors
     /// As [`Self::deserializer`].
-    pub fn serializer(
-        &self,
-        schema: SchemaRef,
-    ) -> Result<Box<dyn SerializationSchema>, SchemaError> {
+    pub fn serializer(&self, schema: SchemaRef) -> Result<Box<dyn SerializationSchema>, SchemaError> {
         Ok(match self {
             Self::Json(options) => Box::new(JsonEncoder::new(schema, options)?),
             Self::Csv(options) => Box::new(CsvEncoder::new(schema, options)?),
@@ -57,9 +51,7 @@ impl Format {
     /// As [`Self::serializer`].
     pub fn header(&self, schema: SchemaRef) -> Result<Option<Vec<u8>>, SchemaError> {
         match self {
-            Self::Csv(options) if options.header => {
-                CsvEncoder::new(schema, options)?.header().map(Some)
-            }
+            Self::Csv(options) if options.header => CsvEncoder::new(schema, options)?.header().map(Some),
             _ => Ok(None),
         }
     }

@@ -22,7 +22,4 @@ pub(crate) mod text;
 
 pub use error::SchemaError;
 pub use format::Format;
-pub use record::{
-    BadRecord, Decoded, DeserializationSchema, EncodeError, EncodedRows, Records,
-    SerializationSchema, Span,
-};
+pub use record::{BadRecord, Decoded, DeserializationSchema, EncodeError, EncodedRows, Records, SerializationSchema, Span};

@@ -8,10 +8,7 @@ use crate::cells::CellValues;
 use crate::column::{Column, Values};
 use crate::encode::check_batch;
 use crate::error::SchemaError;
-use crate::record::{
-    BadRecord, Decoded, DeserializationSchema, EncodeError, EncodedRows, Records,
-    SerializationSchema, Value,
-};
+use crate::record::{BadRecord, Decoded, DeserializationSchema, EncodeError, EncodedRows, Records, SerializationSchema, Value};
 use crate::rows::Rows;
 
 /// Decodes records into one Utf8 or Binary column; invalid UTF-8 makes a record bad.
@@ -22,9 +19,7 @@ pub struct RawDecoder {
 
 impl std::fmt::Debug for RawDecoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RawDecoder")
-            .field("schema", &self.schema)
-            .finish_non_exhaustive()
+        f.debug_struct("RawDecoder").field("schema", &self.schema).finish_non_exhaustive()
     }
 }
 
@@ -45,10 +40,7 @@ fn check(schema: &Schema) -> Result<(), SchemaError> {
         }),
         fields => Err(SchemaError::Columns {
             format: "raw",
-            what: format!(
-                "the schema has {} columns; it must have one, a string or binary",
-                fields.len()
-            ),
+            what: format!("the schema has {} columns; it must have one, a string or binary", fields.len()),
         }),
     }
 }
@@ -71,10 +63,7 @@ impl RawDecoder {
         match &mut self.column.values {
             Values::Utf8(bytes) => {
                 if let Err(error) = simdutf8::compat::from_utf8(record) {
-                    return Err(format!(
-                        "column '{name}': invalid UTF-8 at byte {}",
-                        error.valid_up_to()
-                    ));
+                    return Err(format!("column '{name}': invalid UTF-8 at byte {}", error.valid_up_to()));
                 }
                 bytes.push(record)?;
             }
@@ -115,10 +104,7 @@ impl DeserializationSchema for RawDecoder {
             };
             rows.bad(BadRecord { index, reason });
         }
-        let batch = self
-            .column
-            .finish()
-            .and_then(|column| RecordBatch::try_new(Arc::clone(&self.schema), vec![column]));
+        let batch = self.column.finish().and_then(|column| RecordBatch::try_new(Arc::clone(&self.schema), vec![column]));
         rows.decoded(&self.schema, batch)
     }
 }
@@ -144,11 +130,7 @@ impl RawEncoder {
         for row in 0..rows.num_rows() {
             if cells.is_null(row) {
                 let what = "NULL cannot be written in the format raw; filter it out".to_owned();
-                return Err(EncodeError::Value {
-                    row,
-                    column: self.schema.field(0).name().clone(),
-                    what,
-                });
+                return Err(EncodeError::Value { row, column: self.schema.field(0).name().clone(), what });
             }
             out.data.extend_from_slice(bytes.get(row));
             out.ends.push(out.data.len());

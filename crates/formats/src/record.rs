@@ -15,10 +15,7 @@ pub struct Span {
 
 impl Span {
     /// The value of a record that has none: a tombstone in Kafka's terms. Differs from an empty value.
-    pub const NULL: Self = Self {
-        start: u32::MAX,
-        len: u32::MAX,
-    };
+    pub const NULL: Self = Self { start: u32::MAX, len: u32::MAX };
 
     /// The span of `len` bytes from `start`.
     #[must_use]
@@ -35,11 +32,7 @@ impl Span {
 
 impl fmt::Debug for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_null() {
-            f.write_str("NULL")
-        } else {
-            write!(f, "{}+{}", self.start, self.len)
-        }
+        if self.is_null() { f.write_str("NULL") } else { write!(f, "{}+{}", self.start, self.len) }
     }
 }
 

@@ -47,30 +47,15 @@ impl Rows {
 
     /// Puts the result together. If Arrow refuses the columns (a fault of the builders), all rows are reported as
     /// bad records instead of lost without a word.
-    pub(crate) fn decoded(
-        mut self,
-        schema: &SchemaRef,
-        batch: Result<RecordBatch, ArrowError>,
-    ) -> Decoded {
+    pub(crate) fn decoded(mut self, schema: &SchemaRef, batch: Result<RecordBatch, ArrowError>) -> Decoded {
         match batch {
-            Ok(rows) => Decoded {
-                rows,
-                bad: self.bad,
-                kept: self.kept,
-            },
+            Ok(rows) => Decoded { rows, bad: self.bad, kept: self.kept },
             Err(error) => {
                 let rows = self.kept.unwrap_or_else(|| (0..self.len as u32).collect());
                 let reason = format!("the decoded columns are not valid: {error}");
-                self.bad.extend(rows.iter().map(|i| BadRecord {
-                    index: *i as usize,
-                    reason: reason.clone(),
-                }));
+                self.bad.extend(rows.iter().map(|i| BadRecord { index: *i as usize, reason: reason.clone() }));
                 self.bad.sort_by_key(|bad| bad.index);
-                Decoded {
-                    rows: RecordBatch::new_empty(Arc::clone(schema)),
-                    bad: self.bad,
-                    kept: Some(Vec::new()),
-                }
+                Decoded { rows: RecordBatch::new_empty(Arc::clone(schema)), bad: self.bad, kept: Some(Vec::new()) }
             }
         }
     }

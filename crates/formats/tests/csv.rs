@@ -19,18 +19,12 @@ fn with(change: impl FnOnce(&mut CsvOptions)) -> Format {
 /// The fields of one record of as many text columns as there are.
 fn fields(format: &Format, columns: usize, record: &str) -> Result<Vec<Option<String>>, String> {
     let names: Vec<String> = (0..columns).map(|i| format!("c{i}")).collect();
-    let columns: Vec<_> = names
-        .iter()
-        .map(|name| (name.as_str(), DataType::Utf8))
-        .collect();
+    let columns: Vec<_> = names.iter().map(|name| (name.as_str(), DataType::Utf8)).collect();
     let decoded = decode(format, &schema(&columns), &[record]);
     if let Some(bad) = decoded.bad.first() {
         return Err(bad.reason.clone());
     }
-    let text = |c: &ArrayRef| {
-        c.is_valid(0)
-            .then(|| c.as_string::<i32>().value(0).to_owned())
-    };
+    let text = |c: &ArrayRef| c.is_valid(0).then(|| c.as_string::<i32>().value(0).to_owned());
     Ok(decoded.rows.columns().iter().map(text).collect())
 }
 
@@ -68,70 +62,31 @@ fn what_is_not_csv_is_refused() {
         ("a", "1 fields instead of 2, at byte 1"),
         ("a,b,c", "more than 2 fields, at byte 3"),
         ("a,b,", "more than 2 fields, at byte 3"),
-        (
-            "\"a,b",
-            "column 'c0': a quote that is not closed, at byte 0",
-        ),
-        (
-            "a,\"b",
-            "column 'c1': a quote that is not closed, at byte 2",
-        ),
-        (
-            "\"a\"b,c",
-            "column 'c0': text after a closing quote, at byte 3",
-        ),
-        (
-            "a\nb,c",
-            "column 'c0': a line end outside of quotes, at byte 1",
-        ),
-        (
-            "a,b\n\n",
-            "column 'c1': a line end outside of quotes, at byte 3",
-        ),
-        (
-            "a,b\nc,d",
-            "column 'c1': a line end outside of quotes, at byte 3",
-        ),
+        ("\"a,b", "column 'c0': a quote that is not closed, at byte 0"),
+        ("a,\"b", "column 'c1': a quote that is not closed, at byte 2"),
+        ("\"a\"b,c", "column 'c0': text after a closing quote, at byte 3"),
+        ("a\nb,c", "column 'c0': a line end outside of quotes, at byte 1"),
+        ("a,b\n\n", "column 'c1': a line end outside of quotes, at byte 3"),
+        ("a,b\nc,d", "column 'c1': a line end outside of quotes, at byte 3"),
     ];
     for (record, expected) in table {
-        assert_eq!(
-            fields(&csv(), 2, record),
-            Err(expected.to_owned()),
-            "{record:?}"
-        );
+        assert_eq!(fields(&csv(), 2, record), Err(expected.to_owned()), "{record:?}");
     }
 }
 
 #[test]
 fn other_characters() {
-    let some = |texts: &[&str]| {
-        Ok(texts
-            .iter()
-            .map(|t| Some((*t).to_owned()))
-            .collect::<Vec<_>>())
-    };
+    let some = |texts: &[&str]| Ok(texts.iter().map(|t| Some((*t).to_owned())).collect::<Vec<_>>());
     let escaped = with(|o| o.escape = Some('\\'));
-    assert_eq!(
-        fields(&escaped, 2, r#"a\,b,"c\"d\\""#),
-        some(&["a,b", "c\"d\\"])
-    );
+    assert_eq!(fields(&escaped, 2, r#"a\,b,"c\"d\\""#), some(&["a,b", "c\"d\\"]));
     assert_eq!(fields(&escaped, 2, r"\ä,b"), some(&["ä", "b"]));
-    assert!(
-        fields(&escaped, 1, "a\\")
-            .unwrap_err()
-            .contains("an escape character with nothing after it")
-    );
+    assert!(fields(&escaped, 1, "a\\").unwrap_err().contains("an escape character with nothing after it"));
     let unquoted = with(|o| o.quote = None);
     assert_eq!(fields(&unquoted, 2, "\"a,b\""), some(&["\"a", "b\""]));
     let literal = with(|o| o.null_literal = "NULL".to_owned());
     assert_eq!(
         fields(&literal, 4, "NULL,\"NULL\",,null"),
-        Ok(vec![
-            None,
-            Some("NULL".to_owned()),
-            Some(String::new()),
-            Some("null".to_owned())
-        ])
+        Ok(vec![None, Some("NULL".to_owned()), Some(String::new()), Some("null".to_owned())])
     );
     let tabs = with(|o| o.delimiter = '\t');
     assert_eq!(fields(&tabs, 2, "a,b\tc"), some(&["a,b", "c"]));
@@ -139,40 +94,19 @@ fn other_characters() {
 
 #[test]
 fn null_where_the_column_may_not_hold_it() {
-    let schema = Arc::new(Schema::new(vec![
-        Field::new("id", DataType::Int64, false),
-        Field::new("name", DataType::Utf8, false),
-    ]));
+    let schema = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false), Field::new("name", DataType::Utf8, false)]));
     let decoded = decode(&csv(), &schema, &["1,", "2,a"]);
     assert_eq!(decoded.rows.column(1).as_string::<i32>().value(0), "");
-    assert_eq!(
-        reason(&csv(), &schema, b",a"),
-        "column 'id': NULL, and the column is NOT NULL, at byte 0"
-    );
+    assert_eq!(reason(&csv(), &schema, b",a"), "column 'id': NULL, and the column is NOT NULL, at byte 0");
 }
 
 #[test]
 fn spaces_signs_and_zeros_around_numbers() {
     let schema = schema(&[("id", DataType::Int64), ("flag", DataType::Boolean)]);
-    let decoded = decode(
-        &csv(),
-        &schema,
-        &[" +007 , TRUE ", "\"-1\",\"false\"", "1e3,"],
-    );
+    let decoded = decode(&csv(), &schema, &[" +007 , TRUE ", "\"-1\",\"false\"", "1e3,"]);
     assert_eq!(decoded.bad, []);
-    assert_eq!(
-        decoded.rows.column(0).as_primitive::<Int64Type>().values(),
-        &[7, -1, 1000]
-    );
-    assert_eq!(
-        decoded
-            .rows
-            .column(1)
-            .as_boolean()
-            .iter()
-            .collect::<Vec<_>>(),
-        [Some(true), Some(false), None]
-    );
+    assert_eq!(decoded.rows.column(0).as_primitive::<Int64Type>().values(), &[7, -1, 1000]);
+    assert_eq!(decoded.rows.column(1).as_boolean().iter().collect::<Vec<_>>(), [Some(true), Some(false), None]);
 }
 
 fn texts(values: &[Option<&str>]) -> RecordBatch {
@@ -185,35 +119,12 @@ fn texts(values: &[Option<&str>]) -> RecordBatch {
 
 #[test]
 fn fields_are_quoted_only_where_they_must_be() {
-    let rows = texts(&[
-        Some("a b"),
-        None,
-        Some(""),
-        Some("a,b"),
-        Some("\""),
-        Some("\n"),
-        Some("\\"),
-    ]);
-    assert_eq!(
-        encode(&csv(), &rows),
-        ["a b,,\"\",\"a,b\",\"\"\"\",\"\n\",\\"]
-    );
+    let rows = texts(&[Some("a b"), None, Some(""), Some("a,b"), Some("\""), Some("\n"), Some("\\")]);
+    assert_eq!(encode(&csv(), &rows), ["a b,,\"\",\"a,b\",\"\"\"\",\"\n\",\\"]);
     let literal = with(|o| o.null_literal = "NULL".to_owned());
-    assert_eq!(
-        encode(
-            &literal,
-            &texts(&[None, Some("NULL"), Some(""), Some("null")])
-        ),
-        ["NULL,\"NULL\",,null"]
-    );
+    assert_eq!(encode(&literal, &texts(&[None, Some("NULL"), Some(""), Some("null")])), ["NULL,\"NULL\",,null"]);
     let escaped = with(|o| (o.quote, o.escape) = (None, Some('\\')));
-    assert_eq!(
-        encode(
-            &escaped,
-            &texts(&[Some("a,b"), Some("\\"), None, Some("\"")])
-        ),
-        [r#"a\,b,\\,,""#]
-    );
+    assert_eq!(encode(&escaped, &texts(&[Some("a,b"), Some("\\"), None, Some("\"")])), [r#"a\,b,\\,,""#]);
 }
 
 #[test]
@@ -230,32 +141,17 @@ fn texts_that_a_dialect_cannot_hold_are_refused() {
     for (format, text, expected) in table {
         let rows = texts(&[Some("good"), Some(text)]);
         let mut out = semel_formats::EncodedRows::default();
-        let error = format
-            .serializer(rows.schema())
-            .unwrap()
-            .encode(&rows, &mut out)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.starts_with("row 0, column 'c1': ") && error.contains(expected),
-            "{error}"
-        );
+        let error = format.serializer(rows.schema()).unwrap().encode(&rows, &mut out).unwrap_err().to_string();
+        assert!(error.starts_with("row 0, column 'c1': ") && error.contains(expected), "{error}");
         assert!(error.contains("set csv.quote-character"), "{error}");
     }
 }
 
 #[test]
 fn the_header_names_the_columns() {
-    let schema = schema(&[
-        ("id", DataType::Int64),
-        ("a,b", DataType::Utf8),
-        ("", DataType::Utf8),
-    ]);
+    let schema = schema(&[("id", DataType::Int64), ("a,b", DataType::Utf8), ("", DataType::Utf8)]);
     let header = |format: Format| format.header(Arc::clone(&schema)).unwrap();
-    assert_eq!(
-        header(with(|o| o.header = true)).unwrap(),
-        b"id,\"a,b\",\"\""
-    );
+    assert_eq!(header(with(|o| o.header = true)).unwrap(), b"id,\"a,b\",\"\"");
     assert_eq!(header(csv()), None);
     assert_eq!(header(common::json()), None);
 }
@@ -274,14 +170,7 @@ fn options_that_contradict_each_other_are_refused() {
         (with(|o| o.null_literal = "\n".to_owned()), "null-literal"),
     ];
     for (format, option) in table {
-        let error = format
-            .deserializer(Arc::clone(&schema))
-            .err()
-            .unwrap()
-            .to_string();
-        assert!(
-            error.starts_with(&format!("CSV: option '{option}': must")),
-            "{error}"
-        );
+        let error = format.deserializer(Arc::clone(&schema)).err().unwrap().to_string();
+        assert!(error.starts_with(&format!("CSV: option '{option}': must")), "{error}");
     }
 }

@@ -9,18 +9,10 @@ use common::{buffer, check, csv, decode, json};
 use semel_formats::{Format, Records, Span};
 
 fn nested_schema() -> SchemaRef {
-    let point = Fields::from(vec![
-        Field::new("x", DataType::Int32, false),
-        Field::new("tags", DataType::new_list(DataType::Utf8, true), true),
-    ]);
-    let entries = Fields::from(vec![
-        Field::new("keys", DataType::Utf8, false),
-        Field::new("values", DataType::Int16, true),
-    ]);
-    let map = DataType::Map(
-        Arc::new(Field::new("entries", DataType::Struct(entries), false)),
-        false,
-    );
+    let point =
+        Fields::from(vec![Field::new("x", DataType::Int32, false), Field::new("tags", DataType::new_list(DataType::Utf8, true), true)]);
+    let entries = Fields::from(vec![Field::new("keys", DataType::Utf8, false), Field::new("values", DataType::Int16, true)]);
+    let map = DataType::Map(Arc::new(Field::new("entries", DataType::Struct(entries), false)), false);
     Arc::new(Schema::new(vec![
         Field::new("id", DataType::Int64, false),
         Field::new("name", DataType::Utf8, true),
@@ -28,11 +20,7 @@ fn nested_schema() -> SchemaRef {
         Field::new("flag", DataType::Boolean, true),
         Field::new("price", DataType::Decimal128(6, 2), true),
         Field::new("at", DataType::Timestamp(TimeUnit::Millisecond, None), true),
-        Field::new(
-            "points",
-            DataType::new_list(DataType::Struct(point), true),
-            true,
-        ),
+        Field::new("points", DataType::new_list(DataType::Struct(point), true), true),
         Field::new("counts", map, true),
     ]))
 }
@@ -136,16 +124,9 @@ fn good_rows_stay(format: &Format, schema: &SchemaRef, good: fn(usize) -> String
             let mut records = rows.clone();
             records.insert(at, damage.clone());
             let (data, spans) = buffer(&records);
-            let decoded = decoder.decode(Records {
-                data: &data,
-                spans: &spans,
-            });
+            let decoded = decoder.decode(Records { data: &data, spans: &spans });
             check(&decoded, records.len());
-            assert_eq!(
-                decoded.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(),
-                [at],
-                "{shown}"
-            );
+            assert_eq!(decoded.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(), [at], "{shown}");
             assert_eq!(decoded.rows, expected, "{shown}");
         }
     }
@@ -161,22 +142,11 @@ fn good_rows_stay(format: &Format, schema: &SchemaRef, good: fn(usize) -> String
     assert_eq!(decoded.rows, expected);
     // Nothing but damage: an empty batch of the same schema, and the decoder goes on.
     let (data, spans) = buffer(bad);
-    let decoded = decoder.decode(Records {
-        data: &data,
-        spans: &spans,
-    });
+    let decoded = decoder.decode(Records { data: &data, spans: &spans });
     assert_eq!((decoded.rows.num_rows(), decoded.bad.len()), (0, bad.len()));
     assert_eq!(decoded.rows.schema(), *schema);
     let (data, spans) = buffer(&rows);
-    assert_eq!(
-        decoder
-            .decode(Records {
-                data: &data,
-                spans: &spans
-            })
-            .rows,
-        expected
-    );
+    assert_eq!(decoder.decode(Records { data: &data, spans: &spans }).rows, expected);
 }
 
 fn with_invalid_utf8(bad: &[&str], record: &[u8]) -> Vec<Vec<u8>> {
@@ -201,16 +171,9 @@ fn bad_csv_leaves_the_good_rows_as_they_are() {
 #[test]
 fn bad_raw_text_leaves_the_good_rows_as_they_are() {
     let schema = common::schema(&[("value", DataType::Utf8)]);
-    let decoded = decode(
-        &Format::Raw,
-        &schema,
-        &[&b"a"[..], b"b\xff", b"", b"\xed\xa0\x80", b"c"],
-    );
+    let decoded = decode(&Format::Raw, &schema, &[&b"a"[..], b"b\xff", b"", b"\xed\xa0\x80", b"c"]);
     assert_eq!(decoded.kept, Some(vec![0, 2, 4]));
-    assert_eq!(
-        decoded.bad[0].reason,
-        "column 'value': invalid UTF-8 at byte 1"
-    );
+    assert_eq!(decoded.bad[0].reason, "column 'value': invalid UTF-8 at byte 1");
     assert_eq!(common::encode(&Format::Raw, &decoded.rows), ["a", "", "c"]);
 }
 
@@ -219,11 +182,7 @@ fn tombstones_are_skipped_and_spans_beyond_the_buffer_are_bad() {
     let cases = [
         (json(), csv_schema(), good_json(1)),
         (csv(), csv_schema(), good_csv(1)),
-        (
-            Format::Raw,
-            common::schema(&[("value", DataType::Binary)]),
-            "x".to_owned(),
-        ),
+        (Format::Raw, common::schema(&[("value", DataType::Binary)]), "x".to_owned()),
     ];
     for (format, schema, good) in cases {
         let len = good.len() as u32;
@@ -238,25 +197,12 @@ fn tombstones_are_skipped_and_spans_beyond_the_buffer_are_bad() {
             Span::new(0, u32::MAX),
         ];
         let mut decoder = format.deserializer(Arc::clone(&schema)).unwrap();
-        let decoded = decoder.decode(Records {
-            data: good.as_bytes(),
-            spans: &spans,
-        });
+        let decoded = decoder.decode(Records { data: good.as_bytes(), spans: &spans });
         assert_eq!(decoded.kept, Some(vec![1, 6]), "{format:?}");
-        assert_eq!(
-            decoded.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(),
-            [2, 3, 4, 7],
-            "{format:?}"
-        );
+        assert_eq!(decoded.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(), [2, 3, 4, 7], "{format:?}");
         assert_eq!(decoded.rows.slice(0, 1), decoded.rows.slice(1, 1));
         // Nothing at all is an empty batch.
-        let nothing = decoder.decode(Records {
-            data: &[],
-            spans: &[],
-        });
-        assert_eq!(
-            (nothing.rows.num_rows(), nothing.bad.len(), nothing.kept),
-            (0, 0, None)
-        );
+        let nothing = decoder.decode(Records { data: &[], spans: &[] });
+        assert_eq!((nothing.rows.num_rows(), nothing.bad.len(), nothing.kept), (0, 0, None));
     }
 }

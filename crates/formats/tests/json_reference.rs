@@ -5,9 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::datatypes::{
-    DataType, Decimal128Type, Field, Float64Type, Int32Type, Int64Type, SchemaRef,
-};
+use arrow::datatypes::{DataType, Decimal128Type, Field, Float64Type, Int32Type, Int64Type, SchemaRef};
 use common::{buffer, check, encode, json, schema};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -17,10 +15,7 @@ use serde_json::{Map, Value, json};
 
 fn columns() -> SchemaRef {
     let inner = [("x", DataType::Int32), ("y", DataType::Utf8)];
-    let inner: Vec<_> = inner
-        .into_iter()
-        .map(|(n, t)| Field::new(n, t, true))
-        .collect();
+    let inner: Vec<_> = inner.into_iter().map(|(n, t)| Field::new(n, t, true)).collect();
     schema(&[
         ("i", DataType::Int64),
         ("f", DataType::Float64),
@@ -33,12 +28,8 @@ fn columns() -> SchemaRef {
 }
 
 fn text(random: &mut StdRng) -> String {
-    const PARTS: &[&str] = &[
-        "a", "order", "\"", "\\", "\n", "\u{0}", "\u{1f}", "/", "ä", "€", "😀", " ", "{", "}", ",",
-    ];
-    (0..random.random_range(0..12))
-        .map(|_| PARTS[random.random_range(0..PARTS.len())])
-        .collect()
+    const PARTS: &[&str] = &["a", "order", "\"", "\\", "\n", "\u{0}", "\u{1f}", "/", "ä", "€", "😀", " ", "{", "}", ","];
+    (0..random.random_range(0..12)).map(|_| PARTS[random.random_range(0..PARTS.len())]).collect()
 }
 
 fn number(random: &mut StdRng) -> i64 {
@@ -61,9 +52,7 @@ fn value(random: &mut StdRng, name: &str) -> Value {
         "b" => json!(random.random::<bool>()),
         // An integer of thousandths; the document holds it with a point.
         "d" => json!(number(random) / 4096),
-        "l" => (0..random.random_range(0..4))
-            .map(|_| value(random, "i"))
-            .collect(),
+        "l" => (0..random.random_range(0..4)).map(|_| value(random, "i")).collect(),
         "x" => json!(random.random::<i32>()),
         "o" => object(random, &["x", "y"]),
         _ => match random.random_range(0..4) {
@@ -82,11 +71,7 @@ fn object(random: &mut StdRng, names: &[&str]) -> Value {
         names.shuffle(random);
     }
     names.retain(|_| random.random_bool(0.9));
-    names
-        .into_iter()
-        .map(|name| (name.to_owned(), value(random, name)))
-        .collect::<Map<_, _>>()
-        .into()
+    names.into_iter().map(|name| (name.to_owned(), value(random, name))).collect::<Map<_, _>>().into()
 }
 
 fn write(value: &Value, spaces: &str, out: &mut String, random: &mut StdRng) {
@@ -119,8 +104,7 @@ fn write(value: &Value, spaces: &str, out: &mut String, random: &mut StdRng) {
                     }
                     Value::String(text) if random.random_bool(0.2) => {
                         out.push('"');
-                        text.encode_utf16()
-                            .for_each(|unit| out.push_str(&format!("\\u{unit:04x}")));
+                        text.encode_utf16().for_each(|unit| out.push_str(&format!("\\u{unit:04x}")));
                         out.push('"');
                     }
                     value => write(value, spaces, out, random),
@@ -168,11 +152,7 @@ fn cell(array: &ArrayRef, row: usize) -> Value {
         }
         DataType::Struct(fields) => {
             let columns = array.as_struct().columns();
-            fields
-                .iter()
-                .zip(columns)
-                .map(|(f, c)| (f.name().clone(), cell(c, row)))
-                .collect()
+            fields.iter().zip(columns).map(|(f, c)| (f.name().clone(), cell(c, row))).collect()
         }
         other => panic!("no column is of type {other}"),
     }
@@ -183,15 +163,9 @@ fn expected(data_type: &DataType, value: Option<&Value>) -> Value {
     match (data_type, value) {
         (_, None) => Value::Null,
         (DataType::Float64, Some(Value::Number(n))) => json!(n.as_f64().unwrap()),
-        (DataType::Struct(fields), Some(Value::Object(object))) => fields
-            .iter()
-            .map(|f| {
-                (
-                    f.name().clone(),
-                    expected(f.data_type(), object.get(f.name())),
-                )
-            })
-            .collect(),
+        (DataType::Struct(fields), Some(Value::Object(object))) => {
+            fields.iter().map(|f| (f.name().clone(), expected(f.data_type(), object.get(f.name())))).collect()
+        }
         (_, Some(value)) => value.clone(),
     }
 }
@@ -205,49 +179,25 @@ fn generated_documents_decode_to_what_they_hold() {
     let mut decoder = json().deserializer(Arc::clone(&schema)).unwrap();
     for (texts, values) in texts.chunks(1000).zip(values.chunks(1000)) {
         let (data, spans) = buffer(texts);
-        let decoded = decoder.decode(Records {
-            data: &data,
-            spans: &spans,
-        });
-        assert_eq!(
-            decoded.bad,
-            [],
-            "{:?}",
-            decoded.bad.first().map(|bad| &texts[bad.index])
-        );
+        let decoded = decoder.decode(Records { data: &data, spans: &spans });
+        assert_eq!(decoded.bad, [], "{:?}", decoded.bad.first().map(|bad| &texts[bad.index]));
         assert_eq!(decoded.kept, None);
         for (row, value) in values.iter().enumerate() {
             for (field, array) in schema.fields().iter().zip(decoded.rows.columns()) {
                 let expected = expected(field.data_type(), value.get(field.name()));
-                assert_eq!(
-                    cell(array, row),
-                    expected,
-                    "{}: {}",
-                    field.name(),
-                    texts[row]
-                );
+                assert_eq!(cell(array, row), expected, "{}: {}", field.name(), texts[row]);
             }
         }
         // What is written of them is JSON to others, with the same values.
         for (row, text) in encode(&json(), &decoded.rows).iter().enumerate() {
             let read: Value = serde_json::from_str(text).unwrap();
             // Without its exact mode serde_json may miss a float's last bit, and it knows no decimals.
-            let exact = |f: &&Arc<Field>| {
-                !matches!(f.data_type(), DataType::Decimal128(..) | DataType::Float64)
-            };
+            let exact = |f: &&Arc<Field>| !matches!(f.data_type(), DataType::Decimal128(..) | DataType::Float64);
             for field in schema.fields().iter().filter(exact) {
                 let read = expected(field.data_type(), read.get(field.name()));
-                assert_eq!(
-                    read,
-                    expected(field.data_type(), values[row].get(field.name())),
-                    "{text}"
-                );
+                assert_eq!(read, expected(field.data_type(), values[row].get(field.name())), "{text}");
             }
-            assert_eq!(
-                read.as_object().unwrap().len(),
-                schema.fields().len(),
-                "{text}"
-            );
+            assert_eq!(read.as_object().unwrap().len(), schema.fields().len(), "{text}");
         }
     }
 }
@@ -275,35 +225,21 @@ fn damaged_documents_are_refused_exactly_if_serde_json_refuses_them() {
     for columns in [vec![("none", DataType::Int64)], vec![("i", DataType::Utf8)]] {
         let (data, spans) = buffer(&damaged);
         let mut decoder = json().deserializer(schema(&columns)).unwrap();
-        let decoded = decoder.decode(Records {
-            data: &data,
-            spans: &spans,
-        });
+        let decoded = decoder.decode(Records { data: &data, spans: &spans });
         check(&decoded, damaged.len());
         let mut bad = decoded.bad.iter().peekable();
         let (mut refused, mut accepted) = (0, 0);
         for (i, bytes) in damaged.iter().enumerate() {
             let ours = bad.next_if(|bad| bad.index == i);
             let theirs = serde_json::from_slice::<Value>(bytes);
-            if theirs
-                .as_ref()
-                .is_err_and(|error| error.to_string().contains("number out of range"))
-            {
+            if theirs.as_ref().is_err_and(|error| error.to_string().contains("number out of range")) {
                 continue;
             }
             let valid = theirs.as_ref().is_ok_and(Value::is_object);
-            assert_eq!(
-                ours.is_none(),
-                valid,
-                "{}\n{ours:?}\n{theirs:?}",
-                String::from_utf8_lossy(bytes)
-            );
+            assert_eq!(ours.is_none(), valid, "{}\n{ours:?}\n{theirs:?}", String::from_utf8_lossy(bytes));
             *(if valid { &mut accepted } else { &mut refused }) += 1;
         }
-        assert!(
-            refused > 10_000 && accepted > 1_000,
-            "{refused} refused, {accepted} accepted"
-        );
+        assert!(refused > 10_000 && accepted > 1_000, "{refused} refused, {accepted} accepted");
     }
 }
 

@@ -12,22 +12,12 @@ use semel_formats::{Format, Records};
 
 /// The value as it is written again, or `None` if it is refused.
 fn normal(data_type: &DataType, value: &str) -> Option<String> {
-    let decoded = decode(
-        &json(),
-        &schema(&[("c", data_type.clone())]),
-        &[format!("{{\"c\":{value}}}")],
-    );
+    let decoded = decode(&json(), &schema(&[("c", data_type.clone())]), &[format!("{{\"c\":{value}}}")]);
     if !decoded.bad.is_empty() {
         return None;
     }
     let text = encode(&json(), &decoded.rows).remove(0);
-    Some(
-        text.strip_prefix("{\"c\":")
-            .unwrap()
-            .strip_suffix('}')
-            .unwrap()
-            .to_owned(),
-    )
+    Some(text.strip_prefix("{\"c\":").unwrap().strip_suffix('}').unwrap().to_owned())
 }
 
 /// A type, texts it takes with what they are written as again, and texts it refuses.
@@ -41,23 +31,10 @@ fn values_by_type() {
     let table: &[Case<'_>] = &[
         (
             Int8,
-            &[
-                ("127", "127"),
-                ("-128", "-128"),
-                ("1.0", "1"),
-                ("1e2", "100"),
-                ("\"5\"", "5"),
-                ("-0", "0"),
-            ],
-            &[
-                "128", "-129", "0.5", "1e3", "true", "\"\"", "\" 5\"", "[]", "{}",
-            ],
+            &[("127", "127"), ("-128", "-128"), ("1.0", "1"), ("1e2", "100"), ("\"5\"", "5"), ("-0", "0")],
+            &["128", "-129", "0.5", "1e3", "true", "\"\"", "\" 5\"", "[]", "{}"],
         ),
-        (
-            UInt16,
-            &[("65535", "65535"), ("0", "0"), ("-0", "0")],
-            &["-1", "65536"],
-        ),
+        (UInt16, &[("65535", "65535"), ("0", "0"), ("-0", "0")], &["-1", "65536"]),
         (
             Int64,
             &[
@@ -71,18 +48,9 @@ fn values_by_type() {
                 ("12345678901234567", "12345678901234567"),
                 ("9.2e18", "9200000000000000000"),
             ],
-            &[
-                "9223372036854775808",
-                "-9223372036854775809",
-                "1e19",
-                "99999999999999999999999",
-            ],
+            &["9223372036854775808", "-9223372036854775809", "1e19", "99999999999999999999999"],
         ),
-        (
-            UInt64,
-            &[("18446744073709551615", "18446744073709551615")],
-            &["18446744073709551616", "-1"],
-        ),
+        (UInt64, &[("18446744073709551615", "18446744073709551615")], &["18446744073709551616", "-1"]),
         (
             Float64,
             &[
@@ -98,16 +66,8 @@ fn values_by_type() {
             ],
             &["1e309", "\"NaN\"", "\"inf\"", "true"],
         ),
-        (
-            Float32,
-            &[("16777217", "16777216.0"), ("0.1", "0.1")],
-            &["1e39", "-3.5e38"],
-        ),
-        (
-            Boolean,
-            &[("true", "true"), ("false", "false"), ("\"true\"", "true")],
-            &["1", "\"True\"", "\"\""],
-        ),
+        (Float32, &[("16777217", "16777216.0"), ("0.1", "0.1")], &["1e39", "-3.5e38"]),
+        (Boolean, &[("true", "true"), ("false", "false"), ("\"true\"", "true")], &["1", "\"True\"", "\"\""]),
         (
             Decimal128(10, 2),
             &[
@@ -124,24 +84,11 @@ fn values_by_type() {
                 ("-0.00", "0.00"),
                 ("00000000.1", ""),
             ],
-            &[
-                "100000000",
-                "99999999.995",
-                "1e8",
-                "\"\"",
-                "\"abc\"",
-                "true",
-            ],
+            &["100000000", "99999999.995", "1e8", "\"\"", "\"abc\"", "true"],
         ),
         (
             Decimal128(38, 10),
-            &[
-                (
-                    "1234567890123456789012345678.0123456789",
-                    "1234567890123456789012345678.0123456789",
-                ),
-                ("0.00000000005", "0.0000000001"),
-            ],
+            &[("1234567890123456789012345678.0123456789", "1234567890123456789012345678.0123456789"), ("0.00000000005", "0.0000000001")],
             &["12345678901234567890123456789"],
         ),
         (
@@ -156,35 +103,15 @@ fn values_by_type() {
             ],
             &["01", "[1,]"],
         ),
-        (
-            Binary,
-            &[
-                ("\"AP8=\"", "\"AP8=\""),
-                ("\"\"", "\"\""),
-                ("\"\\u0041P8=\"", "\"AP8=\""),
-            ],
-            &["\"AP8\"", "\"A\"", "\"äääa\"", "1"],
-        ),
+        (Binary, &[("\"AP8=\"", "\"AP8=\""), ("\"\"", "\"\""), ("\"\\u0041P8=\"", "\"AP8=\"")], &["\"AP8\"", "\"A\"", "\"äääa\"", "1"]),
         (
             Date32,
-            &[
-                ("\"2024-02-29\"", "\"2024-02-29\""),
-                ("\"0000-01-01\"", "\"0000-01-01\""),
-            ],
-            &[
-                "\"2023-02-29\"",
-                "\"2024-1-1\"",
-                "1",
-                "\"2024-01-01 00:00:00\"",
-                "\"+9999999-01-01\"",
-            ],
+            &[("\"2024-02-29\"", "\"2024-02-29\""), ("\"0000-01-01\"", "\"0000-01-01\"")],
+            &["\"2023-02-29\"", "\"2024-1-1\"", "1", "\"2024-01-01 00:00:00\"", "\"+9999999-01-01\""],
         ),
         (
             Time32(TimeUnit::Millisecond),
-            &[
-                ("\"23:59:59.1239\"", "\"23:59:59.123\""),
-                ("\"01:02\"", "\"01:02:00\""),
-            ],
+            &[("\"23:59:59.1239\"", "\"23:59:59.123\""), ("\"01:02\"", "\"01:02:00\"")],
             &["\"24:00:00\"", "\"1:2:3\"", "5"],
         ),
         (
@@ -197,11 +124,7 @@ fn values_by_type() {
             ],
             &["\"2023-11-14\"", "\"1700000000123\"", "1.5", "true", "\"\""],
         ),
-        (
-            list,
-            &[("[]", "[]"), ("[ 1 , 2 ]", "[1,2]")],
-            &["[1,null]", "[300]", "1", "{}", "\"[1]\""],
-        ),
+        (list, &[("[]", "[]"), ("[ 1 , 2 ]", "[1,2]")], &["[1,null]", "[300]", "1", "{}", "\"[1]\""]),
     ];
     for (data_type, good, bad) in table {
         for (value, expected) in *good {
@@ -217,25 +140,9 @@ fn values_by_type() {
 
 #[test]
 fn the_last_of_several_fields_with_one_name_wins() {
-    let inner = DataType::Struct(
-        vec![
-            Field::new("x", DataType::Int32, true),
-            Field::new("y", DataType::Utf8, true),
-        ]
-        .into(),
-    );
-    let entries = vec![
-        Field::new("keys", DataType::Utf8, false),
-        Field::new("values", DataType::Int32, true),
-    ];
-    let map = DataType::Map(
-        Arc::new(Field::new(
-            "entries",
-            DataType::Struct(entries.into()),
-            false,
-        )),
-        false,
-    );
+    let inner = DataType::Struct(vec![Field::new("x", DataType::Int32, true), Field::new("y", DataType::Utf8, true)].into());
+    let entries = vec![Field::new("keys", DataType::Utf8, false), Field::new("values", DataType::Int32, true)];
+    let map = DataType::Map(Arc::new(Field::new("entries", DataType::Struct(entries.into()), false)), false);
     let schema = schema(&[
         ("a", DataType::Int64),
         ("s", DataType::Utf8),
@@ -255,53 +162,21 @@ fn the_last_of_several_fields_with_one_name_wins() {
 
 #[test]
 fn missing_fields() {
-    let fields = vec![
-        Field::new("a", DataType::Int64, false),
-        Field::new("b", DataType::Int64, true),
-    ];
+    let fields = vec![Field::new("a", DataType::Int64, false), Field::new("b", DataType::Int64, true)];
     let schema = Arc::new(Schema::new(fields));
-    let decoded = decode(
-        &json(),
-        &schema,
-        &[r#"{"a":1}"#, r#"{"a":1,"b":null}"#, r#"{"c":1,"a":1}"#],
-    );
-    assert_eq!(
-        (decoded.bad.len(), decoded.rows.column(1).null_count()),
-        (0, 3)
-    );
-    assert_eq!(
-        reason(&json(), &schema, br#"{"b":1}"#),
-        "column 'a': the field is missing at byte 7"
-    );
-    assert!(
-        reason(&json(), &schema, br#"{"a":null}"#)
-            .starts_with("column 'a': null, and the column is NOT NULL")
-    );
-    let strict = Format::Json(JsonOptions {
-        fail_on_missing_field: true,
-        ..JsonOptions::default()
-    });
-    let decoded = decode(
-        &strict,
-        &schema,
-        &[r#"{"a":1}"#, r#"{"a":1,"b":null}"#, r#"{"b":2,"a":1}"#],
-    );
+    let decoded = decode(&json(), &schema, &[r#"{"a":1}"#, r#"{"a":1,"b":null}"#, r#"{"c":1,"a":1}"#]);
+    assert_eq!((decoded.bad.len(), decoded.rows.column(1).null_count()), (0, 3));
+    assert_eq!(reason(&json(), &schema, br#"{"b":1}"#), "column 'a': the field is missing at byte 7");
+    assert!(reason(&json(), &schema, br#"{"a":null}"#).starts_with("column 'a': null, and the column is NOT NULL"));
+    let strict = Format::Json(JsonOptions { fail_on_missing_field: true, ..JsonOptions::default() });
+    let decoded = decode(&strict, &schema, &[r#"{"a":1}"#, r#"{"a":1,"b":null}"#, r#"{"b":2,"a":1}"#]);
     assert_eq!(decoded.kept, Some(vec![1, 2]));
-    assert_eq!(
-        decoded.bad[0].reason,
-        "column 'b': the field is missing at byte 7"
-    );
+    assert_eq!(decoded.bad[0].reason, "column 'b': the field is missing at byte 7");
 }
 
 #[test]
 fn fields_may_change_their_order_their_spacing_and_their_set_from_row_to_row() {
-    let names = [
-        "a",
-        "a_long_name_of_more_than_16_bytes",
-        "a_long_name_of_more_than_17_bytes",
-        "ab",
-        "",
-    ];
+    let names = ["a", "a_long_name_of_more_than_16_bytes", "a_long_name_of_more_than_17_bytes", "ab", ""];
     let columns: Vec<_> = names.iter().map(|name| (*name, DataType::Int32)).collect();
     let mut decoder = json().deserializer(schema(&columns)).unwrap();
     let (mut records, mut expected) = (Vec::new(), Vec::new());
@@ -309,11 +184,7 @@ fn fields_may_change_their_order_their_spacing_and_their_set_from_row_to_row() {
         // Runs of alike rows, so that one form is learned and then replaced by another.
         let form = if i < 2500 { i / 100 } else { i };
         let colon = [":", ": ", " :\t"][form as usize % 3];
-        let mut fields: Vec<_> = names
-            .iter()
-            .enumerate()
-            .map(|(c, name)| (c as i32, *name))
-            .collect();
+        let mut fields: Vec<_> = names.iter().enumerate().map(|(c, name)| (c as i32, *name)).collect();
         fields.rotate_left(form as usize % 5);
         fields.retain(|(c, _)| (form + c) % 4 != 0);
         let mut row = [None; 5];
@@ -321,35 +192,20 @@ fn fields_may_change_their_order_their_spacing_and_their_set_from_row_to_row() {
             .iter()
             .map(|(c, name)| {
                 row[*c as usize] = Some(i * 10 + c);
-                format!(
-                    "\"{name}\"{colon}{},\"unknown{}\":\"}}\"",
-                    i * 10 + c,
-                    form % 7
-                )
+                format!("\"{name}\"{colon}{},\"unknown{}\":\"}}\"", i * 10 + c, form % 7)
             })
             .collect();
-        records.push(format!(
-            "{{{}}}",
-            texts.join(if form % 2 == 0 { "," } else { " , " })
-        ));
+        records.push(format!("{{{}}}", texts.join(if form % 2 == 0 { "," } else { " , " })));
         expected.push(row);
     }
     for (records, expected) in records.chunks(700).zip(expected.chunks(700)) {
         let (data, spans) = common::buffer(records);
-        let decoded = decoder.decode(Records {
-            data: &data,
-            spans: &spans,
-        });
+        let decoded = decoder.decode(Records { data: &data, spans: &spans });
         assert_eq!(decoded.bad, []);
         for (c, column) in decoded.rows.columns().iter().enumerate() {
             let column = column.as_primitive::<Int32Type>();
             for (i, row) in expected.iter().enumerate() {
-                assert_eq!(
-                    column.is_valid(i).then(|| column.value(i)),
-                    row[c],
-                    "{}",
-                    records[i]
-                );
+                assert_eq!(column.is_valid(i).then(|| column.value(i)), row[c], "{}", records[i]);
             }
         }
     }
@@ -357,32 +213,16 @@ fn fields_may_change_their_order_their_spacing_and_their_set_from_row_to_row() {
 
 #[test]
 fn a_schema_without_columns_counts_rows() {
-    let decoded = decode(
-        &json(),
-        &Arc::new(Schema::empty()),
-        &[r#"{"a":1}"#, "{}", "x"],
-    );
-    assert_eq!(
-        (decoded.rows.num_rows(), decoded.kept),
-        (2, Some(vec![0, 1]))
-    );
+    let decoded = decode(&json(), &Arc::new(Schema::empty()), &[r#"{"a":1}"#, "{}", "x"]);
+    assert_eq!((decoded.rows.num_rows(), decoded.kept), (2, Some(vec![0, 1])));
     assert_eq!(encode(&json(), &decoded.rows), ["{}", "{}"]);
 }
 
 #[test]
 fn spans_may_overlap_and_come_in_any_order() {
     let data = br#"{"a":1}  {"a":2}"#;
-    let spans =
-        [(9, 7), (0, 7), (0, 9), (7, 9)].map(|(start, len)| semel_formats::Span::new(start, len));
-    let mut decoder = json()
-        .deserializer(schema(&[("a", DataType::Int64)]))
-        .unwrap();
-    let decoded = decoder.decode(Records {
-        data,
-        spans: &spans,
-    });
-    assert_eq!(
-        decoded.rows.column(0).as_primitive::<Int64Type>().values(),
-        &[2, 1, 1, 2]
-    );
+    let spans = [(9, 7), (0, 7), (0, 9), (7, 9)].map(|(start, len)| semel_formats::Span::new(start, len));
+    let mut decoder = json().deserializer(schema(&[("a", DataType::Int64)])).unwrap();
+    let decoded = decoder.decode(Records { data, spans: &spans });
+    assert_eq!(decoded.rows.column(0).as_primitive::<Int64Type>().values(), &[2, 1, 1, 2]);
 }

@@ -31,7 +31,9 @@ fn report(what: &str, rows: u64, began: Instant, cpu_before: f64) {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().collect();
-    let [_, bootstrap, topic, millions, rest @ ..] = &args[..] else { return Err("usage: client_bench <bootstrap> <topic> <millions> [compression]".into()) };
+    let [_, bootstrap, topic, millions, rest @ ..] = &args[..] else {
+        return Err("usage: client_bench <bootstrap> <topic> <millions> [compression]".into());
+    };
     let rows = millions.parse::<u64>()? * 1_000_000;
     let compression: Compression = rest.first().map_or(Ok(Compression::None), |c| c.parse())?;
     let limit = || Deadline::after(Duration::from_secs(300));
@@ -43,7 +45,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     const BATCH: u64 = 4096;
     let mut data = Vec::new();
     for i in 0..BATCH {
-        data.extend_from_slice(format!("{{\"id\":{i:0>10},\"customer\":\"c{:0>6}\",\"amount\":{:0>8},\"note\":\"some text that fills the row\"}}       ", i * 7, i * 13).as_bytes()[..100].as_ref());
+        data.extend_from_slice(
+            format!(
+                "{{\"id\":{i:0>10},\"customer\":\"c{:0>6}\",\"amount\":{:0>8},\"note\":\"some text that fills the row\"}}       ",
+                i * 7,
+                i * 13
+            )
+            .as_bytes()[..100]
+                .as_ref(),
+        );
     }
     let ends: Vec<usize> = (1..=BATCH as usize).map(|i| i * 100).collect();
     let transactions = Transactions::new(cluster.clone());
@@ -54,14 +64,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (began, before) = (Instant::now(), cpu());
     let (mut sent, mut commit_at) = (0u64, Instant::now() + Duration::from_secs(1));
     while sent < rows {
-        let columns = RowColumns { timestamps: Timestamps::All(1_700_000_000_000 + sent as i64 / 1000), keys: None, values: Column { data: &data, ends: &ends, valid: None }, headers: &[] };
+        let columns = RowColumns {
+            timestamps: Timestamps::All(1_700_000_000_000 + sent as i64 / 1000),
+            keys: None,
+            values: Column { data: &data, ends: &ends, valid: None },
+            headers: &[],
+        };
         let partition = TopicPartition::new(topic.as_str(), (sent / BATCH % partitions) as i32);
         producer.send_rows(&partition, &columns, None, limit()).await?;
         sent += BATCH;
         if Instant::now() > commit_at || sent >= rows {
             producer.flush(limit()).await?;
             let ended = transactions.end_txn(&id, identity.producer_id, identity.epoch, true, limit()).await?;
-            let (Some(producer_id), Some(epoch)) = (ended.producer_id, ended.epoch) else { return Err(format!("commit: {}", ended.code).into()) };
+            let (Some(producer_id), Some(epoch)) = (ended.producer_id, ended.epoch) else {
+                return Err(format!("commit: {}", ended.code).into());
+            };
             (identity.producer_id, identity.epoch) = (producer_id, epoch);
             producer.set_identity(Identity::Producer(identity.clone()))?;
             commit_at = Instant::now() + Duration::from_secs(1);
@@ -71,8 +88,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     for arrow in [false, true] {
         let mut fetcher = Fetcher::new(cluster.clone(), FetchConfig::default());
-        fetcher.add(starts.iter().filter_map(|(p, found)| Some((p.clone(), StartAt { offset: found.as_ref().ok()?.offset?, leader_epoch: None }))));
-        let schema = Arc::new(arrow::datatypes::Schema::new(vec![arrow::datatypes::Field::new("v", arrow::datatypes::DataType::Utf8, false)]));
+        fetcher.add(
+            starts.iter().filter_map(|(p, found)| Some((p.clone(), StartAt { offset: found.as_ref().ok()?.offset?, leader_epoch: None }))),
+        );
+        let schema =
+            Arc::new(arrow::datatypes::Schema::new(vec![arrow::datatypes::Field::new("v", arrow::datatypes::DataType::Utf8, false)]));
         let mut decoder = Format::Raw.deserializer(schema)?;
         let (began, before) = (Instant::now(), cpu());
         let (mut read, mut bytes) = (0u64, 0u64);

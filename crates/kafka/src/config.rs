@@ -48,7 +48,8 @@ impl KafkaProperties {
 
 impl fmt::Debug for KafkaProperties {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let secret = |name: &str| ["password", "jaas", "secret", "token", "key"].iter().any(|part| name.to_ascii_lowercase().contains(part));
+        let secret =
+            |name: &str| ["password", "jaas", "secret", "token", "key"].iter().any(|part| name.to_ascii_lowercase().contains(part));
         f.debug_map().entries(self.0.iter().map(|(name, value)| (name, if secret(name) { "***" } else { value.as_str() }))).finish()
     }
 }

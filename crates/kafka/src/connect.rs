@@ -73,7 +73,9 @@ pub async fn connect(config: &ClientConfig) -> ConnectorResult<Cluster> {
 pub fn acl(code: ErrorCode, subject: &str) -> Option<String> {
     let grant = |what: &str| Some(format!("kafka-acls.sh --add --allow-principal User:<user> {what}"));
     match code {
-        ErrorCode::TOPIC_AUTHORIZATION_FAILED => grant(&format!("--operation Describe --operation Read (source) or --operation Write (sink) --topic {subject}")),
+        ErrorCode::TOPIC_AUTHORIZATION_FAILED => {
+            grant(&format!("--operation Describe --operation Read (source) or --operation Write (sink) --topic {subject}"))
+        }
         ErrorCode::GROUP_AUTHORIZATION_FAILED => grant(&format!("--operation Read --operation Describe --group {subject}")),
         ErrorCode::CLUSTER_AUTHORIZATION_FAILED => grant("--operation Describe --operation IdempotentWrite --cluster"),
         ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED => {
@@ -87,13 +89,18 @@ pub fn acl(code: ErrorCode, subject: &str) -> Option<String> {
 pub fn connector_error(error: ClientError) -> ConnectorError {
     let text = error.to_string();
     match &error {
-        ClientError::Config { .. } | ClientError::Authentication { .. } | ClientError::Unsupported { .. } | ClientError::TooLarge { .. } => ConnectorError::Fatal(text),
+        ClientError::Config { .. }
+        | ClientError::Authentication { .. }
+        | ClientError::Unsupported { .. }
+        | ClientError::TooLarge { .. } => ConnectorError::Fatal(text),
         ClientError::Broker { code, what, .. } => match (acl(*code, what), *code) {
             (Some(command), _) => ConnectorError::Fatal(format!("{text}; grant it with {command}")),
             (None, ErrorCode::INVALID_TRANSACTION_TIMEOUT) => ConnectorError::Fatal(format!(
                 "{text}: transaction.timeout.ms is above the broker's transaction.max.timeout.ms; lower the first or raise the second"
             )),
-            (None, ErrorCode::INVALID_TOPIC_EXCEPTION | ErrorCode::UNSUPPORTED_VERSION | ErrorCode::INVALID_RECORD) => ConnectorError::Fatal(text),
+            (None, ErrorCode::INVALID_TOPIC_EXCEPTION | ErrorCode::UNSUPPORTED_VERSION | ErrorCode::INVALID_RECORD) => {
+                ConnectorError::Fatal(text)
+            }
             (None, _) => ConnectorError::Retryable(text),
         },
         _ => ConnectorError::Retryable(text),
@@ -125,11 +132,18 @@ mod tests {
 
     #[test]
     fn permissions_are_fatal_and_name_the_grant() {
-        let error = connector_error(ClientError::Broker { what: "orders".to_owned(), code: ErrorCode::TOPIC_AUTHORIZATION_FAILED, message: None });
-        assert!(matches!(&error, ConnectorError::Fatal(text) if text.contains("kafka-acls.sh") && text.contains("--topic orders")), "{error}");
+        let error =
+            connector_error(ClientError::Broker { what: "orders".to_owned(), code: ErrorCode::TOPIC_AUTHORIZATION_FAILED, message: None });
+        assert!(
+            matches!(&error, ConnectorError::Fatal(text) if text.contains("kafka-acls.sh") && text.contains("--topic orders")),
+            "{error}"
+        );
         let error = connector_error(ClientError::Broker { what: "x".to_owned(), code: ErrorCode::NOT_ENOUGH_REPLICAS, message: None });
         assert!(matches!(error, ConnectorError::Retryable(_)));
         let error = connector_error(ClientError::TooLarge { subject: "orders-3".to_owned(), size: 9, limit: "8".to_owned() });
-        assert!(matches!(&error, ConnectorError::Fatal(text) if text.contains("orders-3") && text.contains('9') && text.contains('8')), "{error}");
+        assert!(
+            matches!(&error, ConnectorError::Fatal(text) if text.contains("orders-3") && text.contains('9') && text.contains('8')),
+            "{error}"
+        );
     }
 }

@@ -75,7 +75,10 @@ fn unless_none(transaction: &KafkaTransaction, answer: Answer) -> Decision {
         Answer::Nothing => Decision::RetryAfter,
         Answer::Code(code) => match code {
             ErrorCode::CONCURRENT_TRANSACTIONS | ErrorCode::COORDINATOR_LOAD_IN_PROGRESS => Decision::RetryAfter,
-            ErrorCode::REQUEST_TIMED_OUT | ErrorCode::NETWORK_EXCEPTION | ErrorCode::KAFKA_STORAGE_ERROR | ErrorCode::UNKNOWN_SERVER_ERROR => Decision::RetryAfter,
+            ErrorCode::REQUEST_TIMED_OUT
+            | ErrorCode::NETWORK_EXCEPTION
+            | ErrorCode::KAFKA_STORAGE_ERROR
+            | ErrorCode::UNKNOWN_SERVER_ERROR => Decision::RetryAfter,
             ErrorCode::COORDINATOR_NOT_AVAILABLE | ErrorCode::NOT_COORDINATOR => Decision::FindCoordinator,
             ErrorCode::INVALID_TXN_STATE
             | ErrorCode::PRODUCER_FENCED
@@ -102,7 +105,10 @@ pub fn commit_described(transaction: &KafkaTransaction, answered: ErrorCode, des
     let about_ours = answered == ErrorCode::INVALID_TXN_STATE;
     let at = || format!("the broker says {:?} with producer id {} and epoch {}", described.state, described.producer_id, described.epoch);
     match described.state {
-        TransactionState::PrepareCommit | TransactionState::PrepareAbort | TransactionState::PrepareEpochFence | TransactionState::Other(_) => Decision::RetryAfter,
+        TransactionState::PrepareCommit
+        | TransactionState::PrepareAbort
+        | TransactionState::PrepareEpochFence
+        | TransactionState::Other(_) => Decision::RetryAfter,
         TransactionState::Ongoing if same => Decision::RetryAfter,
         TransactionState::CompleteAbort if next || (same && about_ours) || (wrapped && about_ours) => {
             Decision::Lost { why: format!("it was aborted (by its transaction.timeout.ms, or by somebody): {}", at()) }
@@ -110,11 +116,12 @@ pub fn commit_described(transaction: &KafkaTransaction, answered: ErrorCode, des
         // Ended by somebody with an older EndTxn, which leaves the epoch; pre-commit saw it Ongoing at this epoch.
         TransactionState::CompleteCommit if same && about_ours => Decision::Committed(crate::Committed::Already),
         TransactionState::Empty if same && about_ours => Decision::Stop {
-            why: format!("nothing was ever written in this epoch, although pre-commit saw the transaction open: {}; please report this", at()),
+            why: format!(
+                "nothing was ever written in this epoch, although pre-commit saw the transaction open: {}; please report this",
+                at()
+            ),
         },
-        _ => Decision::Undecidable {
-            why: format!("its transactional id was used again before the commit was proven: {}", at()),
-        },
+        _ => Decision::Undecidable { why: format!("its transactional id was used again before the commit was proven: {}", at()) },
     }
 }
 
@@ -131,7 +138,10 @@ pub fn abort_described(transaction: &KafkaTransaction, described: &TransactionDe
     let next = same_producer && transaction.epoch < i16::MAX && described.epoch == transaction.epoch + 1;
     let wrapped = !same_producer && transaction.epoch >= LAST_EPOCH && described.epoch == 0;
     match described.state {
-        TransactionState::PrepareCommit | TransactionState::PrepareAbort | TransactionState::PrepareEpochFence | TransactionState::Other(_) => Decision::RetryAfter,
+        TransactionState::PrepareCommit
+        | TransactionState::PrepareAbort
+        | TransactionState::PrepareEpochFence
+        | TransactionState::Other(_) => Decision::RetryAfter,
         TransactionState::Ongoing if same => Decision::RetryAfter,
         TransactionState::CompleteCommit if same || next || wrapped => Decision::Committed(crate::Committed::Already),
         // The id has moved on: whatever it does now, this transaction is not open any more.
@@ -154,10 +164,7 @@ fn described_error(transaction: &KafkaTransaction, described: &TransactionDescri
 
 /// Whether a transaction may be pre-committed: the broker must hold it open, as ours, with all the partitions written.
 /// `Err` says what is wrong.
-pub fn pre_commit_described(
-    transaction: &KafkaTransaction,
-    described: &TransactionDescription,
-) -> Result<(), Decision> {
+pub fn pre_commit_described(transaction: &KafkaTransaction, described: &TransactionDescription) -> Result<(), Decision> {
     if described.code == ErrorCode::TRANSACTIONAL_ID_NOT_FOUND {
         return Err(Decision::Stop { why: "the broker does not know its transactional id".to_owned() });
     }
@@ -167,7 +174,10 @@ pub fn pre_commit_described(
     if matches!(described.state, TransactionState::PrepareEpochFence | TransactionState::Other(_)) {
         return Err(Decision::RetryAfter);
     }
-    if described.state != TransactionState::Ongoing || described.producer_id != transaction.producer_id || described.epoch != transaction.epoch {
+    if described.state != TransactionState::Ongoing
+        || described.producer_id != transaction.producer_id
+        || described.epoch != transaction.epoch
+    {
         return Err(Decision::Stop {
             why: format!(
                 "it is no longer open (was it open for longer than transaction.timeout.ms, or did another generation end it?): the broker says {:?} with producer id {} and epoch {}, written were producer id {} and epoch {}",

@@ -53,7 +53,14 @@ fn none_is_the_proof_of_a_commit() {
 
 #[test]
 fn a_silent_or_busy_coordinator_is_asked_again() {
-    for answer in [Answer::Nothing, Answer::Code(ErrorCode(51)), Answer::Code(ErrorCode(14)), Answer::Code(ErrorCode(7)), Answer::Code(ErrorCode(13)), Answer::Code(ErrorCode(-1))] {
+    for answer in [
+        Answer::Nothing,
+        Answer::Code(ErrorCode(51)),
+        Answer::Code(ErrorCode(14)),
+        Answer::Code(ErrorCode(7)),
+        Answer::Code(ErrorCode(13)),
+        Answer::Code(ErrorCode(-1)),
+    ] {
         assert_eq!(commit_answered(&transaction(3), answer), Decision::RetryAfter, "{answer:?}");
         assert_eq!(abort_answered(&transaction(3), answer), Decision::RetryAfter, "{answer:?}");
     }
@@ -105,13 +112,28 @@ fn fenced_is_a_loss_only_where_the_abort_of_the_very_next_epoch_is_seen() {
     for code in [90, 47, 49] {
         assert!(is_lost(commit_described(&transaction(3), ErrorCode(code), &described(TransactionState::CompleteAbort, 7, 4))), "{code}");
         // The same picture two epochs on can be the abort of a later transaction.
-        assert!(is_undecidable(commit_described(&transaction(3), ErrorCode(code), &described(TransactionState::CompleteAbort, 7, 5))), "{code}");
+        assert!(
+            is_undecidable(commit_described(&transaction(3), ErrorCode(code), &described(TransactionState::CompleteAbort, 7, 5))),
+            "{code}"
+        );
         assert!(is_undecidable(commit_described(&transaction(3), ErrorCode(code), &described(TransactionState::Empty, 7, 4))), "{code}");
         assert!(is_undecidable(commit_described(&transaction(3), ErrorCode(code), &described(TransactionState::Ongoing, 7, 4))), "{code}");
-        assert!(is_undecidable(commit_described(&transaction(3), ErrorCode(code), &described(TransactionState::CompleteCommit, 7, 4))), "{code}");
-        assert!(is_undecidable(commit_described(&transaction(3), ErrorCode(code), &described(TransactionState::CompleteCommit, 7, 3))), "{code}");
-        assert!(is_undecidable(commit_described(&transaction(3), ErrorCode(code), &described(TransactionState::CompleteAbort, 9, 0))), "{code}");
-        assert!(is_undecidable(commit_described(&transaction(LAST_EPOCH), ErrorCode(code), &described(TransactionState::CompleteAbort, 9, 0))), "{code}");
+        assert!(
+            is_undecidable(commit_described(&transaction(3), ErrorCode(code), &described(TransactionState::CompleteCommit, 7, 4))),
+            "{code}"
+        );
+        assert!(
+            is_undecidable(commit_described(&transaction(3), ErrorCode(code), &described(TransactionState::CompleteCommit, 7, 3))),
+            "{code}"
+        );
+        assert!(
+            is_undecidable(commit_described(&transaction(3), ErrorCode(code), &described(TransactionState::CompleteAbort, 9, 0))),
+            "{code}"
+        );
+        assert!(
+            is_undecidable(commit_described(&transaction(LAST_EPOCH), ErrorCode(code), &described(TransactionState::CompleteAbort, 9, 0))),
+            "{code}"
+        );
     }
 }
 

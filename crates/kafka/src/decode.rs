@@ -5,7 +5,8 @@ use crate::config::{MetadataColumn, MetadataField, OnBadRecord, SourceSettings};
 use crate::metrics::SourceMetrics;
 use crate::{ConnectorError, ConnectorResult};
 use arrow::array::{
-    ArrayRef, BinaryBuilder, Int32Array, Int64Array, MapBuilder, MapFieldNames, RecordBatch, StringArray, StringBuilder, TimestampMillisecondArray,
+    ArrayRef, BinaryBuilder, Int32Array, Int64Array, MapBuilder, MapFieldNames, RecordBatch, StringArray, StringBuilder,
+    TimestampMillisecondArray,
 };
 use arrow::datatypes::SchemaRef;
 use semel_formats::{DeserializationSchema, Records};
@@ -88,9 +89,14 @@ impl RecordDecoder {
         let decoded = self.deserializer.decode(Records { data: &records.data, spans: &self.spans });
         if let Some(bad) = decoded.bad.first() {
             let offset = records.offsets.get(first + bad.index).copied().unwrap_or_default();
-            let text = format!("the record at topic {}, partition {}, offset {offset} cannot be decoded: {}", partition.topic, partition.partition, bad.reason);
+            let text = format!(
+                "the record at topic {}, partition {}, offset {offset} cannot be decoded: {}",
+                partition.topic, partition.partition, bad.reason
+            );
             match self.policy {
-                OnBadRecord::Fail => return Err(ConnectorError::Fatal(format!("{text}; correct the schema, or let such records be skipped"))),
+                OnBadRecord::Fail => {
+                    return Err(ConnectorError::Fatal(format!("{text}; correct the schema, or let such records be skipped")));
+                }
                 OnBadRecord::Skip => self.skip(decoded.bad.len() as u64, &text),
             }
         }
@@ -106,7 +112,8 @@ impl RecordDecoder {
         for column in &self.metadata {
             columns.push(metadata_column(column.field, partition, records, &kept));
         }
-        RecordBatch::try_new(self.schema.clone(), columns).map_err(|error| ConnectorError::Fatal(format!("metadata columns of {partition}: {error}")))
+        RecordBatch::try_new(self.schema.clone(), columns)
+            .map_err(|error| ConnectorError::Fatal(format!("metadata columns of {partition}: {error}")))
     }
 
     fn skip(&mut self, records: u64, text: &str) {

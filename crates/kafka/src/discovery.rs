@@ -47,7 +47,10 @@ impl Discovery {
                     ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => {}
                     error => match acl(error, &topic.name) {
                         Some(command) if listed => {
-                            return Err(ConnectorError::Fatal(format!("topic {} cannot be read: {error}; grant it with {command}", topic.name)));
+                            return Err(ConnectorError::Fatal(format!(
+                                "topic {} cannot be read: {error}; grant it with {command}",
+                                topic.name
+                            )));
                         }
                         Some(_) => {} // A pattern selects among what may be seen.
                         None => unready = Some(format!("topic {} is not ready: {error}", topic.name)),
@@ -72,9 +75,16 @@ impl Discovery {
     }
 
     /// The splits of these partitions at a fresh start: where each begins and, for a bounded source, where it ends.
-    pub async fn initial_splits(&self, settings: &SourceSettings, topics: &Topics, partitions: Vec<TopicPartition>) -> ConnectorResult<Vec<Split>> {
-        let starts: Vec<_> = partitions.iter().map(|partition| (partition.clone(), starting_query(&settings.starting, partition))).collect();
-        let stops: Vec<_> = partitions.iter().filter_map(|partition| Some((partition.clone(), stopping_query(&settings.bounded, partition)?))).collect();
+    pub async fn initial_splits(
+        &self,
+        settings: &SourceSettings,
+        topics: &Topics,
+        partitions: Vec<TopicPartition>,
+    ) -> ConnectorResult<Vec<Split>> {
+        let starts: Vec<_> =
+            partitions.iter().map(|partition| (partition.clone(), starting_query(&settings.starting, partition))).collect();
+        let stops: Vec<_> =
+            partitions.iter().filter_map(|partition| Some((partition.clone(), stopping_query(&settings.bounded, partition)?))).collect();
         let starts = self.resolve(settings, &starts).await?;
         let stops = self.resolve(settings, &stops).await?;
         let splits = partitions.into_iter().map(|partition| {
@@ -98,7 +108,11 @@ impl Discovery {
         Ok(splits.collect())
     }
 
-    async fn list(&self, wanted: &[(TopicPartition, OffsetSpec)], isolation: IsolationLevel) -> ConnectorResult<HashMap<TopicPartition, Option<i64>>> {
+    async fn list(
+        &self,
+        wanted: &[(TopicPartition, OffsetSpec)],
+        isolation: IsolationLevel,
+    ) -> ConnectorResult<HashMap<TopicPartition, Option<i64>>> {
         if wanted.is_empty() {
             return Ok(HashMap::new());
         }
@@ -121,7 +135,11 @@ impl Discovery {
     }
 
     /// Turns queries into offsets.
-    async fn resolve(&self, settings: &SourceSettings, queries: &[(TopicPartition, OffsetQuery)]) -> ConnectorResult<HashMap<TopicPartition, i64>> {
+    async fn resolve(
+        &self,
+        settings: &SourceSettings,
+        queries: &[(TopicPartition, OffsetQuery)],
+    ) -> ConnectorResult<HashMap<TopicPartition, i64>> {
         let mut found = HashMap::new();
         let mut committed_wanted = Vec::new();
         let mut specs = Vec::new();
@@ -136,8 +154,10 @@ impl Discovery {
             }
         }
         if let (false, Some(group)) = (committed_wanted.is_empty(), &settings.group_id) {
-            let committed =
-                Offsets::new(self.cluster.clone()).committed(group, &committed_wanted, self.cluster.deadline()).await.map_err(connector_error)?;
+            let committed = Offsets::new(self.cluster.clone())
+                .committed(group, &committed_wanted, self.cluster.deadline())
+                .await
+                .map_err(connector_error)?;
             for (partition, query) in queries {
                 let OffsetQuery::Committed(reset) = query else { continue };
                 match (committed.get(partition), reset) {

@@ -148,22 +148,33 @@ impl RowEncoder {
             })
         };
         let texts = |index: usize, role: &str| match schema.field(index).data_type() {
-            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Ok(index),
-            other => {
-                Err(ConnectorError::Fatal(format!("the Kafka sink's {role} column {:?} must be text or binary, it is {other}", schema.field(index).name())))
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Binary | DataType::LargeBinary | DataType::BinaryView => {
+                Ok(index)
             }
+            other => Err(ConnectorError::Fatal(format!(
+                "the Kafka sink's {role} column {:?} must be text or binary, it is {other}",
+                schema.field(index).name()
+            ))),
         };
         let topic = match &settings.topic {
             TopicSelector::Fixed(topic) => TopicColumn::Fixed(topic.as_str().into()),
             TopicSelector::Column(column) => TopicColumn::Column(texts(index(column, "topic")?, "topic")?),
         };
-        let headers = settings.headers.iter().map(|(name, column)| Ok((name.clone(), texts(index(column, "header")?, "header")?))).collect::<ConnectorResult<Vec<_>>>()?;
+        let headers = settings
+            .headers
+            .iter()
+            .map(|(name, column)| Ok((name.clone(), texts(index(column, "header")?, "header")?)))
+            .collect::<ConnectorResult<Vec<_>>>()?;
         let timestamp = settings.timestamp_column.as_deref().map(|column| index(column, "timestamp")).transpose()?;
         if let Some(index) = timestamp
             && !matches!(schema.field(index).data_type(), DataType::Timestamp(..) | DataType::Int64)
         {
             let field = schema.field(index);
-            return Err(ConnectorError::Fatal(format!("the Kafka sink's timestamp column {:?} must be a timestamp or a 64-bit number of ms, it is {}", field.name(), field.data_type())));
+            return Err(ConnectorError::Fatal(format!(
+                "the Kafka sink's timestamp column {:?} must be a timestamp or a 64-bit number of ms, it is {}",
+                field.name(),
+                field.data_type()
+            )));
         }
         let keys = settings.key_columns.iter().map(|column| index(column, "key")).collect::<ConnectorResult<Vec<_>>>()?;
         let value_columns: Vec<usize> = (0..schema.fields().len())
@@ -174,7 +185,8 @@ impl RowEncoder {
                 !metadata && !(settings.value_fields == ValueFields::ExceptKey && keys.contains(column))
             })
             .collect();
-        let fatal = |what: &'static str| move |error: String| ConnectorError::Fatal(format!("the Kafka sink's {what} cannot be written: {error}"));
+        let fatal =
+            |what: &'static str| move |error: String| ConnectorError::Fatal(format!("the Kafka sink's {what} cannot be written: {error}"));
         let project = |columns: &[usize]| {
             schema.project(columns).map(Arc::new).map_err(|error| ConnectorError::Fatal(format!("the Kafka sink's columns: {error}")))
         };
@@ -186,12 +198,23 @@ impl RowEncoder {
                 Key::Serialized { columns: columns.to_vec(), serializer: factory(&project(columns)?).map_err(fatal("key"))? }
             }
         };
-        Ok(RowEncoder { schema: schema.clone(), value_columns, serializer, key, topic, headers, timestamp, encoded: EncodedBatch::default() })
+        Ok(RowEncoder {
+            schema: schema.clone(),
+            value_columns,
+            serializer,
+            key,
+            topic,
+            headers,
+            timestamp,
+            encoded: EncodedBatch::default(),
+        })
     }
 
     /// Encodes a batch. The result is valid until the next call.
     pub fn encode(&mut self, rows: &RecordBatch) -> ConnectorResult<&EncodedBatch> {
-        let fatal = |what: &str, error: &dyn std::fmt::Display| ConnectorError::Fatal(format!("the Kafka sink cannot write the {what} of a row: {error}"));
+        let fatal = |what: &str, error: &dyn std::fmt::Display| {
+            ConnectorError::Fatal(format!("the Kafka sink cannot write the {what} of a row: {error}"))
+        };
         if rows.num_columns() != self.schema.fields().len() {
             return Err(fatal("columns", &format!("{} columns were expected, {} came", self.schema.fields().len(), rows.num_columns())));
         }
@@ -254,7 +277,9 @@ impl RowEncoder {
         for row in 0..self.encoded.len() {
             let name = bytes_at(column, row).and_then(|bytes| std::str::from_utf8(bytes).ok()).filter(|name| !name.is_empty());
             let Some(name) = name else {
-                return Err(ConnectorError::Fatal(format!("the Kafka sink's topic column is NULL, empty or not UTF-8 in row {row} of a batch: every row needs a topic")));
+                return Err(ConnectorError::Fatal(format!(
+                    "the Kafka sink's topic column is NULL, empty or not UTF-8 in row {row} of a batch: every row needs a topic"
+                )));
             };
             topics.entry(name).or_default().push(row as u32);
         }

@@ -62,7 +62,8 @@ fn metadata_columns_are_not_part_of_the_value() {
 
 #[test]
 fn key_columns_can_be_left_out_of_the_value_and_serialized_on_their_own() {
-    let builder = builder().topic("o").key_columns(["k", "id"]).key_format(KeyFormat::Serialized(plain())).value_fields(ValueFields::ExceptKey);
+    let builder =
+        builder().topic("o").key_columns(["k", "id"]).key_format(KeyFormat::Serialized(plain())).value_fields(ValueFields::ExceptKey);
     let mut encoder = encoder(builder.header("h", "t"));
     let encoded = encoder.encode(&rows()).unwrap();
     assert_eq!(encoded.value(0), b"ts=10;");
@@ -81,7 +82,9 @@ fn wrong_columns_are_named() {
 #[test]
 fn a_row_without_a_topic_is_an_error() {
     let schema = Arc::new(Schema::new(vec![Field::new("id", DataType::Int32, true), Field::new("t", DataType::Utf8, true)]));
-    let batch = RecordBatch::try_new(schema.clone(), vec![Arc::new(Int32Array::from(vec![1])), Arc::new(StringArray::from(vec![None::<&str>]))]).unwrap();
+    let batch =
+        RecordBatch::try_new(schema.clone(), vec![Arc::new(Int32Array::from(vec![1])), Arc::new(StringArray::from(vec![None::<&str>]))])
+            .unwrap();
     let mut encoder = RowEncoder::new(builder().topic_column("t").build().unwrap().settings(), &schema).unwrap();
     encoder.encode(&batch).unwrap();
     assert!(encoder.topics().unwrap_err().to_string().contains("row 0"));

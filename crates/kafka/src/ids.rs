@@ -43,7 +43,8 @@ impl IdScope {
     pub fn parse(&self, id: &str) -> Option<IdParts> {
         let rest = id.strip_prefix(&self.to_string())?.strip_prefix('-')?;
         let mut fields = rest.split('-');
-        let parts = IdParts { generation: fields.next()?.parse().ok()?, subtask: fields.next()?.parse().ok()?, k: fields.next()?.parse().ok()? };
+        let parts =
+            IdParts { generation: fields.next()?.parse().ok()?, subtask: fields.next()?.parse().ok()?, k: fields.next()?.parse().ok()? };
         // Only the very text that `format` writes: no sign, no leading zero, nothing behind.
         (self.format(parts) == id).then_some(parts)
     }
@@ -104,7 +105,13 @@ mod tests {
 
     #[test]
     fn only_the_canonical_text_is_accepted() {
-        for id in ["orders-0a1b2c3d-a-01-2-3", "orders-0a1b2c3d-a-+1-2-3", "orders-0a1b2c3d-a-1-2", "orders-0a1b2c3d-a-1-2-3-", "orders-0a1b2c3d-a-1-2-3x"] {
+        for id in [
+            "orders-0a1b2c3d-a-01-2-3",
+            "orders-0a1b2c3d-a-+1-2-3",
+            "orders-0a1b2c3d-a-1-2",
+            "orders-0a1b2c3d-a-1-2-3-",
+            "orders-0a1b2c3d-a-1-2-3x",
+        ] {
             assert_eq!(scope("a").parse(id), None, "{id}");
             assert!(parse_under_prefix("orders", id).is_none_or(|(scope, _)| scope.sink != "a"), "{id}");
         }

@@ -34,12 +34,12 @@ pub mod transactions;
 pub mod writer;
 
 pub use config::{
-    BoundedMode, ConfigError, DeliveryGuarantee, KafkaProperties, KafkaSinkBuilder, KafkaSourceBuilder, KeyFormat, MetadataField, OffsetResetStrategy,
-    OffsetsInitializer, OnBadRecord, ValueFields,
+    BoundedMode, ConfigError, DeliveryGuarantee, KafkaProperties, KafkaSinkBuilder, KafkaSourceBuilder, KeyFormat, MetadataField,
+    OffsetResetStrategy, OffsetsInitializer, OnBadRecord, ValueFields,
 };
 pub use handle::KafkaTransaction;
-pub use reader::KafkaReader;
 pub use partitioner::Partitioner;
+pub use reader::KafkaReader;
 pub use semel_engine::sink::{Committed, ConnectorError, ConnectorResult};
 pub use sink::KafkaSink;
 pub use source::KafkaSource;

@@ -1,10 +1,12 @@
 //! The checks before a job starts: I/O here, the rules in [`rules`](crate::rules). Nothing is created or changed.
 
 use crate::client::{
-    Acks, Admin, ClientConfig, ClientError, Cluster, Deadline, ErrorCode, IsolationLevel, Offsets, TopicMetadata, TopicPartition, TransactionState,
-    Transactions,
+    Acks, Admin, ClientConfig, ClientError, Cluster, Deadline, ErrorCode, IsolationLevel, Offsets, TopicMetadata, TopicPartition,
+    TransactionState, Transactions,
 };
-use crate::config::{DeliveryGuarantee, OffsetResetStrategy, OffsetsInitializer, SinkSettings, SourceSettings, TopicSelection, TopicSelector};
+use crate::config::{
+    DeliveryGuarantee, OffsetResetStrategy, OffsetsInitializer, SinkSettings, SourceSettings, TopicSelection, TopicSelector,
+};
 use crate::connect::acl;
 use crate::encode::RowEncoder;
 use crate::ids::parse_under_prefix;
@@ -28,7 +30,13 @@ fn unanswered(check: &str, error: &ClientError, subject: &str) -> Finding {
         ClientError::Tls { .. } => Some("correct security.protocol and ssl.* in the properties".to_owned()),
         _ => None,
     };
-    finding(Severity::Error, check, error.to_string(), "an answer", remedy.unwrap_or_else(|| "see that the brokers run and are reachable from here".to_owned()))
+    finding(
+        Severity::Error,
+        check,
+        error.to_string(),
+        "an answer",
+        remedy.unwrap_or_else(|| "see that the brokers run and are reachable from here".to_owned()),
+    )
 }
 
 /// Each bootstrap server alone, and then the cluster.
@@ -114,7 +122,13 @@ pub async fn sink(settings: &SinkSettings, needs: &JobNeeds, schema: &SchemaRef)
     let bootstrap = settings.bootstrap_servers.as_str();
     match RowEncoder::new(settings, schema) {
         Ok(_) => findings.push(ok("columns of the sink", "as needed", "as needed")),
-        Err(error) => findings.push(finding(Severity::Error, "columns of the sink", error.to_string(), "as the sink's settings say", "correct the settings or the rows")),
+        Err(error) => findings.push(finding(
+            Severity::Error,
+            "columns of the sink",
+            error.to_string(),
+            "as the sink's settings say",
+            "correct the settings or the rows",
+        )),
     }
     let Some(cluster) = brokers(&settings.client.client, &mut findings).await else { return findings };
     if let TopicSelector::Fixed(name) = &settings.topic
@@ -161,7 +175,11 @@ async fn transactions(settings: &SinkSettings, needs: &JobNeeds, cluster: &Clust
         Ok(listed) => {
             let found: Vec<UnderPrefix> = listed
                 .into_iter()
-                .map(|listed| UnderPrefix { parts: parse_under_prefix(prefix, &listed.transactional_id), transactional_id: listed.transactional_id, ongoing: true })
+                .map(|listed| UnderPrefix {
+                    parts: parse_under_prefix(prefix, &listed.transactional_id),
+                    transactional_id: listed.transactional_id,
+                    ongoing: true,
+                })
                 .collect();
             let job = needs.job_uuid.map(|uuid| uuid.short());
             findings.push(rules::foreign(prefix, job.as_deref(), &found, bootstrap));
@@ -202,7 +220,12 @@ pub async fn source(settings: &SourceSettings) -> Vec<Finding> {
             match cluster.metadata(None, deadline()).await {
                 Err(error) => findings.push(unanswered(CHECK, &error, pattern.as_str())),
                 Ok(metadata) => {
-                    let mut names: Vec<&str> = metadata.topics.values().filter(|t| !t.internal && t.error.is_none() && pattern.is_match(&t.name)).map(|t| &*t.name).collect();
+                    let mut names: Vec<&str> = metadata
+                        .topics
+                        .values()
+                        .filter(|t| !t.internal && t.error.is_none() && pattern.is_match(&t.name))
+                        .map(|t| &*t.name)
+                        .collect();
                     names.sort_unstable();
                     match names.is_empty() {
                         false => findings.push(ok(CHECK, names.join(", "), "at least one")),
@@ -239,7 +262,8 @@ async fn group(settings: &SourceSettings, cluster: &Cluster, partitions: &[Topic
     match Offsets::new(cluster.clone()).committed(group, partitions, deadline()).await {
         Err(error) => findings.push(unanswered(&check, &error, group)),
         Ok(committed) => {
-            let missing: Vec<String> = partitions.iter().filter(|partition| !committed.contains_key(partition)).map(ToString::to_string).collect();
+            let missing: Vec<String> =
+                partitions.iter().filter(|partition| !committed.contains_key(partition)).map(ToString::to_string).collect();
             let found = format!("for {} of {} partitions", partitions.len() - missing.len(), partitions.len());
             findings.push(match (missing.is_empty(), reset) {
                 (true, _) | (false, OffsetResetStrategy::Earliest | OffsetResetStrategy::Latest) => ok(&check, found, "all, or auto.offset.reset"),

@@ -44,7 +44,11 @@ impl Drop for KafkaReader {
 }
 
 impl KafkaReader {
-    pub(crate) async fn open(settings: Arc<SourceSettings>, context: SourceContext, restored: Option<Vec<SplitState>>) -> ConnectorResult<KafkaReader> {
+    pub(crate) async fn open(
+        settings: Arc<SourceSettings>,
+        context: SourceContext,
+        restored: Option<Vec<SplitState>>,
+    ) -> ConnectorResult<KafkaReader> {
         let discovery = Discovery::new(connect::connect(&settings.client.client).await?);
         let metrics = SourceMetrics::new(context.uid.as_str(), context.subtask);
         let (sender, messages) = mpsc::unbounded_channel();
@@ -288,7 +292,9 @@ impl ReaderTask {
                  what was read and is gone may already be in the results"
             ),
             FetchFailure::Corrupt { offset, reason } => {
-                format!("topic {topic}, partition {number}: the batch at offset {offset} is damaged: {reason}; look at the broker's disk, or skip the offset with specific startup offsets")
+                format!(
+                    "topic {topic}, partition {number}: the batch at offset {offset} is damaged: {reason}; look at the broker's disk, or skip the offset with specific startup offsets"
+                )
             }
             FetchFailure::Refused(code) => {
                 let text = format!("topic {topic}, partition {number} cannot be read at offset {offset}: {code}");
@@ -301,7 +307,9 @@ impl ReaderTask {
                 let split = reading.split.clone();
                 Self::check(&self.discovery, &self.settings.topics, vec![split.clone()]).await?;
                 if failure == FetchFailure::TopicRecreated {
-                    format!("topic {topic} was deleted and created again while it was read: position {offset} of partition {number} belongs to the former")
+                    format!(
+                        "topic {topic} was deleted and created again while it was read: position {offset} of partition {number} belongs to the former"
+                    )
                 } else {
                     // It exists after all (a leader that has just changed): read on.
                     self.fetcher.add([(partition.clone(), StartAt { offset: split.position, leader_epoch: None })]);
@@ -313,7 +321,11 @@ impl ReaderTask {
     }
 
     /// Whether splits can still be read. What looks wrong is looked at twice.
-    async fn check(discovery: &Discovery, selection: &crate::config::TopicSelection, splits: Vec<Split>) -> ConnectorResult<crate::split::Topics> {
+    async fn check(
+        discovery: &Discovery,
+        selection: &crate::config::TopicSelection,
+        splits: Vec<Split>,
+    ) -> ConnectorResult<crate::split::Topics> {
         let mut again = true;
         loop {
             let topics = discovery.topics(selection, false).await?;

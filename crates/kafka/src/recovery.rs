@@ -49,12 +49,10 @@ pub fn orphans<'a>(scope: &IdScope, own: Generation, listed: impl IntoIterator<I
 /// own one can write no more; it can open a new one, which the next sweep finds. Called only when all that is pending is committed.
 pub async fn sweep(settler: &Settler, scope: &IdScope, own: Generation) -> ConnectorResult<Swept> {
     let prefix = format!("{scope}-");
-    let listed = settler
-        .transactions()
-        .list(&[TransactionState::Ongoing], &prefix, Deadline::after(LIST_TIMEOUT))
-        .await
-        .map_err(connector_error)?;
-    let ids: Vec<&str> = orphans(scope, own, listed.iter().map(|listed| listed.transactional_id.as_str())).into_iter().map(|(id, _)| id).collect();
+    let listed =
+        settler.transactions().list(&[TransactionState::Ongoing], &prefix, Deadline::after(LIST_TIMEOUT)).await.map_err(connector_error)?;
+    let ids: Vec<&str> =
+        orphans(scope, own, listed.iter().map(|listed| listed.transactional_id.as_str())).into_iter().map(|(id, _)| id).collect();
     if ids.is_empty() {
         return Ok(Swept::default());
     }

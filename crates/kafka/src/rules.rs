@@ -7,7 +7,13 @@ use std::time::Duration;
 /// What a transaction's time-out must leave beyond checkpoint and restart, for the coordinator's own delays.
 pub const MARGIN: Duration = Duration::from_secs(5 * 60);
 
-pub(crate) fn finding(severity: Severity, check: &str, found: impl Into<String>, needed: impl Into<String>, remedy: impl Into<String>) -> Finding {
+pub(crate) fn finding(
+    severity: Severity,
+    check: &str,
+    found: impl Into<String>,
+    needed: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Finding {
     Finding { severity, check: check.to_owned(), found: found.into(), needed: needed.into(), remedy: remedy.into() }
 }
 
@@ -134,10 +140,22 @@ pub fn replicas(topic: &str, fewest: i32, min_insync: Option<i32>, acks_all: boo
     let entity = format!("--entity-type topics --entity-name {topic}");
     if fewest < min_insync {
         let needed = format!("min.insync.replicas at most {fewest}");
-        return finding(Severity::Error, &check, found, needed, configs(bootstrap, &entity, &format!("min.insync.replicas={}", fewest.max(1))));
+        return finding(
+            Severity::Error,
+            &check,
+            found,
+            needed,
+            configs(bootstrap, &entity, &format!("min.insync.replicas={}", fewest.max(1))),
+        );
     }
     if !acks_all {
-        return finding(Severity::Warning, &check, found, "acks=all", "set acks = all in the sink's properties: a row that one broker has acknowledged is gone with that broker");
+        return finding(
+            Severity::Warning,
+            &check,
+            found,
+            "acks=all",
+            "set acks = all in the sink's properties: a row that one broker has acknowledged is gone with that broker",
+        );
     }
     if fewest >= 2 && min_insync < 2 {
         return finding(
@@ -145,7 +163,10 @@ pub fn replicas(topic: &str, fewest: i32, min_insync: Option<i32>, acks_all: boo
             &check,
             found,
             "min.insync.replicas 2",
-            format!("{}; else an acknowledged, even a committed row can be on one broker only", configs(bootstrap, &entity, "min.insync.replicas=2")),
+            format!(
+                "{}; else an acknowledged, even a committed row can be on one broker only",
+                configs(bootstrap, &entity, "min.insync.replicas=2")
+            ),
         );
     }
     if fewest < 2 {
@@ -154,7 +175,9 @@ pub fn replicas(topic: &str, fewest: i32, min_insync: Option<i32>, acks_all: boo
             &check,
             found,
             "replication factor 3, min.insync.replicas 2",
-            format!("for production create the topic with kafka-topics.sh --bootstrap-server {bootstrap} --create --topic {topic} --replication-factor 3; with one replica a lost disk loses committed rows"),
+            format!(
+                "for production create the topic with kafka-topics.sh --bootstrap-server {bootstrap} --create --topic {topic} --replication-factor 3; with one replica a lost disk loses committed rows"
+            ),
         );
     }
     ok(&check, found, "replication factor 3, min.insync.replicas 2")
@@ -169,7 +192,10 @@ pub fn message_size(topic: &str, batch: usize, maximum: Option<i64>, bootstrap: 
             &check,
             format!("batch.size {batch}, max.message.bytes {maximum}"),
             format!("batch.size at most {maximum}"),
-            format!("set batch.size = {maximum} in the sink's properties, or {}", configs(bootstrap, &format!("--entity-type topics --entity-name {topic}"), &format!("max.message.bytes={batch}"))),
+            format!(
+                "set batch.size = {maximum} in the sink's properties, or {}",
+                configs(bootstrap, &format!("--entity-type topics --entity-name {topic}"), &format!("max.message.bytes={batch}"))
+            ),
         ),
         Some(maximum) => ok(&check, format!("batch.size {batch}, max.message.bytes {maximum}"), "batch.size at most max.message.bytes"),
         None => finding(
@@ -177,7 +203,9 @@ pub fn message_size(topic: &str, batch: usize, maximum: Option<i64>, bootstrap: 
             &check,
             "could not be read",
             format!("at least {batch}"),
-            format!("grant it with kafka-acls.sh --bootstrap-server {bootstrap} --add --allow-principal User:<user> --operation DescribeConfigs --topic {topic}"),
+            format!(
+                "grant it with kafka-acls.sh --bootstrap-server {bootstrap} --add --allow-principal User:<user> --operation DescribeConfigs --topic {topic}"
+            ),
         ),
     }
 }
@@ -204,7 +232,10 @@ mod tests {
         let finding = timeout_against_broker(hour, Some(Duration::from_secs(900)), "b:1");
         assert_eq!(finding.severity, Severity::Error);
         assert!(finding.found.contains("3600000") && finding.needed.contains("900000"), "{finding:?}");
-        assert!(finding.remedy.contains("transaction.timeout.ms = 900000") && finding.remedy.contains("transaction.max.timeout.ms=3600000"), "{finding:?}");
+        assert!(
+            finding.remedy.contains("transaction.timeout.ms = 900000") && finding.remedy.contains("transaction.max.timeout.ms=3600000"),
+            "{finding:?}"
+        );
         assert_eq!(timeout_against_broker(hour, Some(hour), "b:1").severity, Severity::Ok);
         assert_eq!(timeout_against_broker(hour, None, "b:1").severity, Severity::Warning);
     }
@@ -228,11 +259,20 @@ mod tests {
 
     #[test]
     fn only_open_transactions_of_others_are_reported() {
-        let transaction = |id: &str, ongoing| UnderPrefix { transactional_id: id.to_owned(), parts: crate::ids::parse_under_prefix("p", id), ongoing };
-        let found = [transaction("p-00000001-s-1-0-0", true), transaction("p-00000002-s-1-0-0", true), transaction("p-00000003-s-1-0-0", false), transaction("p-x", true)];
+        let transaction =
+            |id: &str, ongoing| UnderPrefix { transactional_id: id.to_owned(), parts: crate::ids::parse_under_prefix("p", id), ongoing };
+        let found = [
+            transaction("p-00000001-s-1-0-0", true),
+            transaction("p-00000002-s-1-0-0", true),
+            transaction("p-00000003-s-1-0-0", false),
+            transaction("p-x", true),
+        ];
         let finding = foreign("p", Some("00000001"), &found, "b:1");
         assert_eq!(finding.severity, Severity::Warning);
-        assert!(finding.found.starts_with("2 ") && finding.found.contains("p-00000002-s-1-0-0") && finding.found.contains("p-x"), "{finding:?}");
+        assert!(
+            finding.found.starts_with("2 ") && finding.found.contains("p-00000002-s-1-0-0") && finding.found.contains("p-x"),
+            "{finding:?}"
+        );
         assert!(!finding.found.contains("00000001"), "{finding:?}");
         assert_eq!(foreign("p", Some("00000001"), &found[..1], "b:1").severity, Severity::Ok);
         // Before the job has a uuid, everything there is foreign.

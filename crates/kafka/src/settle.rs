@@ -76,7 +76,8 @@ impl Settler {
                 Ok(end) => (Answer::Code(end.code), next_of(&end)),
                 Err(error) => (answer_of(error)?, Next::Leave),
             };
-            let mut decision = if commit { decide::commit_answered(transaction, answer) } else { decide::abort_answered(transaction, answer) };
+            let mut decision =
+                if commit { decide::commit_answered(transaction, answer) } else { decide::abort_answered(transaction, answer) };
             if let (Decision::AskDescribe, Answer::Code(code)) = (&decision, answer) {
                 decision = match self.describe(id, &deadline).await? {
                     None => Decision::RetryAfter,
@@ -135,7 +136,10 @@ impl Settler {
                 other => return Err(ConnectorError::Retryable(format!("{transaction} cannot be pre-committed: {other:?}"))),
             }
             if !deadline.sleep(PAUSE).await {
-                return Err(ConnectorError::Retryable(format!("the pre-commit of {transaction} is not confirmed after {:?}: its coordinator does not answer", self.timeout)));
+                return Err(ConnectorError::Retryable(format!(
+                    "the pre-commit of {transaction} is not confirmed after {:?}: its coordinator does not answer",
+                    self.timeout
+                )));
             }
         }
     }
@@ -143,7 +147,9 @@ impl Settler {
 
 fn next_of(end: &EndTxn) -> Next {
     match (end.code, end.producer_id, end.epoch) {
-        (ErrorCode::NONE, Some(producer_id), Some(epoch)) if end.version >= decide::END_TXN_BUMPS_EPOCH => Next::Identity(producer_id, epoch),
+        (ErrorCode::NONE, Some(producer_id), Some(epoch)) if end.version >= decide::END_TXN_BUMPS_EPOCH => {
+            Next::Identity(producer_id, epoch)
+        }
         (ErrorCode::NONE, ..) => Next::Initialise,
         _ => Next::Leave,
     }

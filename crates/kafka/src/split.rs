@@ -77,15 +77,24 @@ pub fn check_topic(split: &Split, topics: &Topics) -> Result<(), String> {
     let name = &split.partition.topic;
     let remedy = "start the job from a savepoint of the time before, or without state, or name another topic; the offsets in the state mean nothing in a new topic";
     let Some(topic) = topics.get(&**name) else {
-        return Err(format!("topic {name} does not exist any more: it was deleted, and what was not read from {} at offset {} on is gone; {remedy}", split.partition, split.position));
+        return Err(format!(
+            "topic {name} does not exist any more: it was deleted, and what was not read from {} at offset {} on is gone; {remedy}",
+            split.partition, split.position
+        ));
     };
     if let (Some(recorded), Some(found)) = (split.detail.topic_id, topic.id)
         && recorded != found
     {
-        return Err(format!("topic {name} was deleted and created again (topic id {found}, was {recorded}), position {} of {} belongs to the former; {remedy}", split.position, split.partition));
+        return Err(format!(
+            "topic {name} was deleted and created again (topic id {found}, was {recorded}), position {} of {} belongs to the former; {remedy}",
+            split.position, split.partition
+        ));
     }
     if split.partition.partition >= topic.partitions {
-        return Err(format!("topic {name} has {} partitions, so {} does not exist any more: the topic was deleted and created again; {remedy}", topic.partitions, split.partition));
+        return Err(format!(
+            "topic {name} has {} partitions, so {} does not exist any more: the topic was deleted and created again; {remedy}",
+            topic.partitions, split.partition
+        ));
     }
     Ok(())
 }

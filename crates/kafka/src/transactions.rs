@@ -37,7 +37,8 @@ pub struct TransactionInfo {
 impl TransactionInfo {
     fn of(prefix: &str, described: TransactionDescription) -> TransactionInfo {
         let open = described.state == TransactionState::Ongoing;
-        let age = (open && described.start_ms >= 0).then(|| Duration::from_millis(u64::try_from(now_ms() - described.start_ms).unwrap_or(0)));
+        let age =
+            (open && described.start_ms >= 0).then(|| Duration::from_millis(u64::try_from(now_ms() - described.start_ms).unwrap_or(0)));
         TransactionInfo {
             parts: parse_under_prefix(prefix, &described.transactional_id),
             transactional_id: described.transactional_id,
@@ -119,12 +120,16 @@ impl TransactionTool {
     }
 
     async fn open(&self, transactional_id: &str) -> ConnectorResult<KafkaTransaction> {
-        let described = self.settler.transactions().describe(&[transactional_id], Deadline::after(TIMEOUT)).await.map_err(connector_error)?;
+        let described =
+            self.settler.transactions().describe(&[transactional_id], Deadline::after(TIMEOUT)).await.map_err(connector_error)?;
         let Some(described) = described.into_iter().next() else {
             return Err(ConnectorError::Retryable(format!("transactional id {transactional_id} was not described")));
         };
         if !described.code.is_none() {
-            return Err(ConnectorError::Fatal(format!("transactional id {transactional_id}: {}", decide::refused(transactional_id, described.code))));
+            return Err(ConnectorError::Fatal(format!(
+                "transactional id {transactional_id}: {}",
+                decide::refused(transactional_id, described.code)
+            )));
         }
         if described.state != TransactionState::Ongoing {
             return Err(ConnectorError::Fatal(format!(

@@ -1,7 +1,8 @@
 //! Phase one, one per subtask: rows into the open transaction, and the proof that it can be committed.
 
 use crate::client::{
-    Acks, ClientError, Cluster, Column, Deadline, Header, Identity, Producer, ProducerIdentity, RowColumns, Timestamps, TopicPartition, Transactions,
+    Acks, ClientError, Cluster, Column, Deadline, Header, Identity, Producer, ProducerIdentity, RowColumns, Timestamps, TopicPartition,
+    Transactions,
 };
 use crate::config::{DeliveryGuarantee, SinkSettings};
 use crate::connect::{self, connector_error, now_ms};
@@ -107,7 +108,9 @@ impl Ids {
             }
             self.prefetch();
             if tokio::time::timeout(deadline.remaining(), changed).await.is_err() {
-                return Err(ConnectorError::Retryable(format!("no transactional id became ready within {INITIALISE:?}: their coordinators do not answer")));
+                return Err(ConnectorError::Retryable(format!(
+                    "no transactional id became ready within {INITIALISE:?}: their coordinators do not answer"
+                )));
             }
         }
     }
@@ -151,7 +154,8 @@ impl KafkaWriter {
     fn producer_config_check(&mut self, settings: &SinkSettings) -> ConnectorResult<()> {
         // The producer itself is made at the first transaction; a configuration that it refuses should show at the start.
         if self.producer.is_none() {
-            self.producer = Some(Producer::new(self.cluster.clone(), settings.client.producer.clone(), Identity::Anonymous).map_err(connector_error)?);
+            self.producer =
+                Some(Producer::new(self.cluster.clone(), settings.client.producer.clone(), Identity::Anonymous).map_err(connector_error)?);
         }
         Ok(())
     }
@@ -161,7 +165,13 @@ impl KafkaWriter {
             && settings.client.producer.acks == Acks::All
             && settings.properties.get("enable.idempotence").is_none_or(|value| value == "true");
         let identity = match idempotent {
-            true => Identity::Producer(self.ids.transactions.init_producer_id(None, self.ids.timeout_ms, Deadline::after(INITIALISE)).await.map_err(connector_error)?),
+            true => Identity::Producer(
+                self.ids
+                    .transactions
+                    .init_producer_id(None, self.ids.timeout_ms, Deadline::after(INITIALISE))
+                    .await
+                    .map_err(connector_error)?,
+            ),
             false => Identity::Anonymous,
         };
         self.producer = Some(Producer::new(self.cluster.clone(), settings.client.producer.clone(), identity).map_err(connector_error)?);
@@ -177,10 +187,9 @@ impl KafkaWriter {
     fn failed(&self, error: ClientError, transaction: &KafkaTransaction) -> ConnectorError {
         self.metrics.record_errors.increment(transaction.rows.max(1));
         match &error {
-            ClientError::Fenced { .. } if transaction.is_transactional() && now_ms() < transaction.deadline_ms => ConnectorError::Fenced(format!(
-                "{error}; {} was ended by a newer generation of this job, or by hand",
-                transaction.transactional_id
-            )),
+            ClientError::Fenced { .. } if transaction.is_transactional() && now_ms() < transaction.deadline_ms => ConnectorError::Fenced(
+                format!("{error}; {} was ended by a newer generation of this job, or by hand", transaction.transactional_id),
+            ),
             ClientError::Fenced { .. } => ConnectorError::Retryable(format!(
                 "{error}; {} was open for longer than transaction.timeout.ms = {}: checkpoint more often, or raise it",
                 transaction.transactional_id,

@@ -8,13 +8,24 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use support::{cluster, within};
 
-const CODECS: [(Compression, &str); 5] =
-    [(Compression::None, "uncompressed"), (Compression::Gzip, "gzip"), (Compression::Snappy, "snappy"), (Compression::Lz4, "lz4"), (Compression::Zstd, "zstd")];
+const CODECS: [(Compression, &str); 5] = [
+    (Compression::None, "uncompressed"),
+    (Compression::Gzip, "gzip"),
+    (Compression::Snappy, "snappy"),
+    (Compression::Lz4, "lz4"),
+    (Compression::Zstd, "zstd"),
+];
 
 /// Sends values as columns.
 async fn send(producer: &mut Producer, partition: &TopicPartition, values: &[String]) {
     let data = values.concat();
-    let ends: Vec<usize> = values.iter().scan(0, |end, v| { *end += v.len(); Some(*end) }).collect();
+    let ends: Vec<usize> = values
+        .iter()
+        .scan(0, |end, v| {
+            *end += v.len();
+            Some(*end)
+        })
+        .collect();
     let rows = RowColumns {
         timestamps: Timestamps::All(1_700_000_000_000),
         keys: None,
@@ -75,7 +86,10 @@ async fn every_codec_is_read_and_written_as_by_apaches_client() {
         kafka.write(&topic, (0..500).map(|i| WriteRow::to(0).key(format!("k{i}")).value(format!("row {i} of {name}").repeat(3)))).unwrap();
         let fetched = fetch(&cluster, &topic, IsolationLevel::ReadUncommitted, 500).await;
         for (i, (offset, key, value)) in fetched.iter().enumerate() {
-            assert_eq!((*offset, key.clone().unwrap(), value.clone().unwrap()), (i as i64, format!("k{i}").into_bytes(), format!("row {i} of {name}").repeat(3).into_bytes()));
+            assert_eq!(
+                (*offset, key.clone().unwrap(), value.clone().unwrap()),
+                (i as i64, format!("k{i}").into_bytes(), format!("row {i} of {name}").repeat(3).into_bytes())
+            );
         }
     }
 }
@@ -100,7 +114,10 @@ async fn transactions_are_committed_aborted_described_and_listed() {
         assert_eq!(producer.partitions_written().into_iter().collect::<Vec<_>>(), std::slice::from_ref(&partition));
         let described = transactions.describe(&[&id], within(10)).await.unwrap();
         assert_eq!((described[0].code, &described[0].state), (ErrorCode::NONE, &TransactionState::Ongoing));
-        assert_eq!((described[0].producer_id, described[0].epoch, &described[0].partitions[..]), (identity.producer_id, identity.epoch, std::slice::from_ref(&partition)));
+        assert_eq!(
+            (described[0].producer_id, described[0].epoch, &described[0].partitions[..]),
+            (identity.producer_id, identity.epoch, std::slice::from_ref(&partition))
+        );
         let listed = transactions.list(&[TransactionState::Ongoing], &id, within(10)).await.unwrap();
         assert_eq!((listed.len(), listed[0].transactional_id.as_str()), (1, id.as_str()));
         let commit = round % 2 == 0;
@@ -189,7 +206,13 @@ async fn a_broker_that_is_killed_while_rows_are_written_neither_loses_nor_double
         let wanted: Vec<String> = (0..sent).map(|i| format!("{i:0>20}")).collect();
         let got = &read[&partition];
         let at = got.iter().zip(&wanted).position(|(g, w)| g != w).unwrap_or(wanted.len());
-        assert!(*got == wanted, "partition {partition}: {} of {} rows; from {at} on: {:?}", got.len(), wanted.len(), got.get(at.saturating_sub(2)..(at + 3).min(got.len())));
+        assert!(
+            *got == wanted,
+            "partition {partition}: {} of {} rows; from {at} on: {:?}",
+            got.len(),
+            wanted.len(),
+            got.get(at.saturating_sub(2)..(at + 3).min(got.len()))
+        );
     }
 }
 

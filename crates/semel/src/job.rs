@@ -22,22 +22,14 @@ pub struct Job {
 
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Job")
-            .field("name", &self.name)
-            .field("plan", &self.graph.hash())
-            .finish_non_exhaustive()
+        f.debug_struct("Job").field("name", &self.name).field("plan", &self.graph.hash()).finish_non_exhaustive()
     }
 }
 
 impl Job {
     /// Without options.
     pub fn new(name: impl Into<String>, graph: Graph) -> Job {
-        Job {
-            name: name.into(),
-            graph,
-            options: BTreeMap::new(),
-            transactions: BTreeMap::new(),
-        }
+        Job { name: name.into(), graph, options: BTreeMap::new(), transactions: BTreeMap::new() }
     }
 
     /// Sets an option, as the program's default.
@@ -69,10 +61,7 @@ pub struct ExternalTransaction {
 /// Transactions of a sink, looked at and ended by hand.
 pub trait TransactionAdmin: Send + Sync {
     /// All open transactions under the sink's names, also those of other jobs. `job` is `None` before the job's first start.
-    fn list<'a>(
-        &'a self,
-        job: Option<&'a JobIdentity>,
-    ) -> BoxFuture<'a, ConnectorResult<Vec<ExternalTransaction>>>;
+    fn list<'a>(&'a self, job: Option<&'a JobIdentity>) -> BoxFuture<'a, ConnectorResult<Vec<ExternalTransaction>>>;
     /// Aborts one by its name. Its rows will never appear.
     fn abort<'a>(&'a self, name: &'a str) -> BoxFuture<'a, ConnectorResult<()>>;
 }

@@ -9,9 +9,7 @@ use semel_kafka::connect::connect;
 use semel_kafka::transactions::{TransactionInfo, TransactionTool};
 
 async fn tool(sink: &KafkaSink) -> ConnectorResult<TransactionTool> {
-    Ok(TransactionTool::new(
-        connect(&sink.settings().client.client).await?,
-    ))
+    Ok(TransactionTool::new(connect(&sink.settings().client.client).await?))
 }
 
 /// Whose it is, as far as its name tells.
@@ -20,22 +18,12 @@ fn owner(info: &TransactionInfo, job: Option<&JobIdentity>) -> String {
         return "not one of Semel's names".to_owned();
     };
     let own = job.is_some_and(|job| job.uuid.short() == scope.job);
-    let whose = if own {
-        "this job".to_owned()
-    } else {
-        format!("another job, uuid {}...", scope.job)
-    };
-    format!(
-        "{whose}, sink {}, generation {}, subtask {}",
-        scope.sink, parts.generation, parts.subtask
-    )
+    let whose = if own { "this job".to_owned() } else { format!("another job, uuid {}...", scope.job) };
+    format!("{whose}, sink {}, generation {}, subtask {}", scope.sink, parts.generation, parts.subtask)
 }
 
 impl TransactionAdmin for KafkaSink {
-    fn list<'a>(
-        &'a self,
-        job: Option<&'a JobIdentity>,
-    ) -> BoxFuture<'a, ConnectorResult<Vec<ExternalTransaction>>> {
+    fn list<'a>(&'a self, job: Option<&'a JobIdentity>) -> BoxFuture<'a, ConnectorResult<Vec<ExternalTransaction>>> {
         async move {
             let prefix = &self.settings().transactional_id_prefix;
             if prefix.is_empty() {
@@ -43,14 +31,8 @@ impl TransactionAdmin for KafkaSink {
             }
             let found = tool(self).await?.list(prefix, true).await?;
             let external = |info: TransactionInfo| ExternalTransaction {
-                owner: format!(
-                    "{}, partitions {}",
-                    owner(&info, job),
-                    info.partitions.join(" ")
-                ),
-                age_ms: info
-                    .age
-                    .map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+                owner: format!("{}, partitions {}", owner(&info, job), info.partitions.join(" ")),
+                age_ms: info.age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
                 name: info.transactional_id,
                 state: info.state,
             };
@@ -75,11 +57,7 @@ mod tests {
     #[test]
     fn the_owner_is_told_by_the_whole_name() {
         let uuid: JobUuid = "0a1b2c3d4e5f6789abcdef0123456789".parse().unwrap();
-        let job = JobIdentity {
-            name: "j".into(),
-            uuid,
-            generation: Generation(3),
-        };
+        let job = JobIdentity { name: "j".into(), uuid, generation: Generation(3) };
         let info = |parts| TransactionInfo {
             transactional_id: "p".into(),
             parts,
@@ -91,20 +69,10 @@ mod tests {
             timeout: Duration::ZERO,
             partitions: vec![],
         };
-        let parts = IdParts {
-            generation: 2,
-            subtask: 1,
-            k: 0,
-        };
+        let parts = IdParts { generation: 2, subtask: 1, k: 0 };
         let own = info(Some((IdScope::new("p", &uuid.to_string(), "out"), parts)));
-        assert_eq!(
-            owner(&own, Some(&job)),
-            "this job, sink out, generation 2, subtask 1"
-        );
-        assert!(
-            owner(&own, None).contains("another job, uuid 0a1b2c3d..."),
-            "nothing has started here"
-        );
+        assert_eq!(owner(&own, Some(&job)), "this job, sink out, generation 2, subtask 1");
+        assert!(owner(&own, None).contains("another job, uuid 0a1b2c3d..."), "nothing has started here");
         assert_eq!(owner(&info(None), Some(&job)), "not one of Semel's names");
     }
 }

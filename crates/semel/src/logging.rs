@@ -38,17 +38,9 @@ pub fn start(settings: &Settings) {
         eprintln!("log.level = {level:?} is not understood ({e}); logging at info");
         EnvFilter::new("info")
     });
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(Lines { json })
-        .with_ansi(false);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Lines { json }).with_ansi(false);
     let started = if json {
-        builder
-            .json()
-            .flatten_event(true)
-            .with_current_span(false)
-            .with_span_list(false)
-            .try_init()
+        builder.json().flatten_event(true).with_current_span(false).with_span_list(false).try_init()
     } else {
         builder.try_init()
     };
@@ -69,10 +61,7 @@ struct Line {
 impl<'a> MakeWriter<'a> for Lines {
     type Writer = Line;
     fn make_writer(&'a self) -> Line {
-        Line {
-            json: self.json,
-            bytes: vec![],
-        }
+        Line { json: self.json, bytes: vec![] }
     }
 }
 
@@ -120,14 +109,7 @@ mod tests {
         assert_eq!(human, "w1 g3 ");
         let line = with_json(b"{\"message\":\"x\"}\n", &json);
         let value: serde_json::Value = serde_json::from_slice(&line).unwrap();
-        assert_eq!(
-            (
-                value["worker"].as_u64(),
-                value["generation"].as_u64(),
-                value["message"].as_str()
-            ),
-            (Some(1), Some(3), Some("x"))
-        );
+        assert_eq!((value["worker"].as_u64(), value["generation"].as_u64(), value["message"].as_str()), (Some(1), Some(3), Some("x")));
         assert_eq!(describe(None, None).0, "sv ");
     }
 }

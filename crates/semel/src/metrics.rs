@@ -38,10 +38,7 @@ fn take(families: &mut BTreeMap<String, Family>, page: &str, worker: Option<usiz
     for line in page.lines().filter(|l| !l.trim().is_empty()) {
         if let Some(heading) = line.strip_prefix("# ") {
             let mut words = heading.splitn(3, ' ');
-            let (kind, name) = (
-                words.next().unwrap_or_default(),
-                words.next().unwrap_or_default(),
-            );
+            let (kind, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
             current = name.to_owned();
             let family = families.entry(current.clone()).or_default();
             let start = format!("# {kind} ");
@@ -50,11 +47,7 @@ fn take(families: &mut BTreeMap<String, Family>, page: &str, worker: Option<usiz
             }
         } else {
             let sample = worker.map_or_else(|| line.to_owned(), |worker| labelled(line, worker));
-            families
-                .entry(current.clone())
-                .or_default()
-                .samples
-                .push(sample);
+            families.entry(current.clone()).or_default().samples.push(sample);
         }
     }
 }
@@ -77,10 +70,7 @@ mod tests {
     fn pages_of_workers_become_one() {
         let first = "# TYPE numRecordsIn counter\nnumRecordsIn{operator=\"a b\"} 5\n\n# TYPE lag gauge\nlag 1\n";
         let second = "# TYPE numRecordsIn counter\nnumRecordsIn{operator=\"a b\"} 7\n";
-        let page = merge(
-            "# TYPE numRestarts gauge\nnumRestarts 2\n",
-            [(0, first), (1, second)],
-        );
+        let page = merge("# TYPE numRestarts gauge\nnumRestarts 2\n", [(0, first), (1, second)]);
         let expected = "# TYPE lag gauge\nlag{worker=\"0\"} 1\n# TYPE numRecordsIn counter\nnumRecordsIn{worker=\"0\",operator=\"a b\"} 5\n\
                         numRecordsIn{worker=\"1\",operator=\"a b\"} 7\n# TYPE numRestarts gauge\nnumRestarts 2\n";
         assert_eq!(page, expected);

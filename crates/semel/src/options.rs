@@ -84,27 +84,17 @@ impl Settings {
     /// An unknown name, or a text that is no value of the option.
     pub fn set(&mut self, name: &str, value: &str, origin: Origin) -> Result<(), OptionError> {
         let Some(spec) = OPTIONS.iter().find(|o| o.name == name) else {
-            return Err(OptionError::Unknown {
-                name: name.to_owned(),
-                nearest: nearest(name),
-                origin,
-            });
+            return Err(OptionError::Unknown { name: name.to_owned(), nearest: nearest(name), origin });
         };
-        spec.kind
-            .check(value)
-            .map_err(|needed| OptionError::Value {
-                name: spec.name,
-                value: value.to_owned(),
-                needed,
-                origin: origin.clone(),
-            })?;
+        spec.kind.check(value).map_err(|needed| OptionError::Value {
+            name: spec.name,
+            value: value.to_owned(),
+            needed,
+            origin: origin.clone(),
+        })?;
         match self.values.get(spec.name) {
             Some((_, stronger)) if *stronger > origin => {}
-            _ => {
-                _ = self
-                    .values
-                    .insert(spec.name, (value.trim().to_owned(), origin))
-            }
+            _ => _ = self.values.insert(spec.name, (value.trim().to_owned(), origin)),
         }
         Ok(())
     }
@@ -114,25 +104,17 @@ impl Settings {
     ///
     /// # Errors
     /// A value that is not one of its option.
-    pub fn set_from_environment(
-        &mut self,
-        variables: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Vec<String>, OptionError> {
+    pub fn set_from_environment(&mut self, variables: impl IntoIterator<Item = (String, String)>) -> Result<Vec<String>, OptionError> {
         let mut unknown = vec![];
         for (variable, value) in variables {
             let Some(rest) = variable.strip_prefix(ENVIRONMENT) else {
                 continue;
             };
             if let Some(parameter) = rest.strip_prefix("PARAM_") {
-                self.parameters
-                    .entry(parameter.to_ascii_lowercase().replace('_', "-"))
-                    .or_insert(value);
+                self.parameters.entry(parameter.to_ascii_lowercase().replace('_', "-")).or_insert(value);
             } else if let Some(spec) = OPTIONS.iter().find(|o| o.variable() == variable) {
                 self.set(spec.name, &value, Origin::Environment(variable))?;
-            } else if !OTHER_VARIABLES
-                .iter()
-                .any(|known| variable.starts_with(known))
-            {
+            } else if !OTHER_VARIABLES.iter().any(|known| variable.starts_with(known)) {
                 unknown.push(variable);
             }
         }
@@ -152,12 +134,7 @@ impl Settings {
     /// The text of an option: as set, else its default. `None`: neither (or no such option).
     pub fn text(&self, name: &str) -> Option<&str> {
         let set = self.values.get(name).map(|(value, _)| value.as_str());
-        set.or_else(|| {
-            OPTIONS
-                .iter()
-                .find(|o| o.name == name)
-                .and_then(|o| o.default)
-        })
+        set.or_else(|| OPTIONS.iter().find(|o| o.name == name).and_then(|o| o.default))
     }
 
     /// Who set an option.
@@ -177,15 +154,12 @@ impl Settings {
 
     /// An option of kind [`Kind::Float`]; zero if it has no value.
     pub fn float(&self, name: &str) -> f64 {
-        self.text(name)
-            .and_then(|v| v.parse().ok())
-            .unwrap_or_default()
+        self.text(name).and_then(|v| v.parse().ok()).unwrap_or_default()
     }
 
     /// An option of kind [`Kind::Bool`].
     pub fn flag(&self, name: &str) -> bool {
-        self.text(name)
-            .is_some_and(|v| v.eq_ignore_ascii_case("true"))
+        self.text(name).is_some_and(|v| v.eq_ignore_ascii_case("true"))
     }
 
     /// Worker processes, and subtasks of each operator in each of them.
@@ -196,9 +170,7 @@ impl Settings {
         let processes = self.number("semel.processes").max(1) as usize;
         let parallelism = match self.text("parallelism.default") {
             Some(_) => self.number("parallelism.default") as usize,
-            None => std::thread::available_parallelism()
-                .map_or(1, usize::from)
-                .next_multiple_of(processes),
+            None => std::thread::available_parallelism().map_or(1, usize::from).next_multiple_of(processes),
         };
         let slots = self.number("pipeline.max-parallelism") as usize;
         if !parallelism.is_multiple_of(processes) {
@@ -235,12 +207,8 @@ impl Settings {
             interval: self.duration("execution.checkpointing.interval"),
             timeout: self.duration("execution.checkpointing.timeout"),
             min_pause: self.duration("execution.checkpointing.min-pause"),
-            tolerable_failed_checkpoints: self
-                .number("execution.checkpointing.tolerable-failed-checkpoints")
-                as u32,
-            max_concurrent_checkpoints: self
-                .number("execution.checkpointing.max-concurrent-checkpoints")
-                as u32,
+            tolerable_failed_checkpoints: self.number("execution.checkpointing.tolerable-failed-checkpoints") as u32,
+            max_concurrent_checkpoints: self.number("execution.checkpointing.max-concurrent-checkpoints") as u32,
             num_retained: self.number("execution.checkpointing.num-retained") as u32,
         };
         EngineConfig {
@@ -264,9 +232,7 @@ fn nearest(name: &str) -> &'static str {
         let end = known.ends_with(name.rsplit('.').next().unwrap_or(name)) as u8;
         strsim::normalized_damerau_levenshtein(known, name) + 0.2 * f64::from(end)
     };
-    let best = OPTIONS
-        .iter()
-        .max_by(|a, b| likeness(a.name).total_cmp(&likeness(b.name)));
+    let best = OPTIONS.iter().max_by(|a, b| likeness(a.name).total_cmp(&likeness(b.name)));
     best.map_or("", |o| o.name)
 }
 
@@ -283,93 +249,45 @@ mod tests {
     fn flags_beat_the_environment_and_that_beats_the_program() {
         let interval = "execution.checkpointing.interval";
         let mut settings = Settings::default();
-        assert_eq!(
-            settings.duration(interval),
-            Duration::from_secs(10),
-            "the default"
-        );
-        let environment = [(
-            "SEMEL_EXECUTION_CHECKPOINTING_INTERVAL".to_owned(),
-            "2 s".to_owned(),
-        )];
+        assert_eq!(settings.duration(interval), Duration::from_secs(10), "the default");
+        let environment = [("SEMEL_EXECUTION_CHECKPOINTING_INTERVAL".to_owned(), "2 s".to_owned())];
         settings.set_from_environment(environment).unwrap();
         settings.set(interval, "1s", Origin::Code).unwrap();
         assert_eq!(settings.duration(interval), Duration::from_secs(2));
         settings.set(interval, "3s", flag()).unwrap();
         settings.set(interval, "1s", Origin::Code).unwrap();
-        assert_eq!(
-            settings.engine().checkpoint.interval,
-            Duration::from_secs(3)
-        );
+        assert_eq!(settings.engine().checkpoint.interval, Duration::from_secs(3));
     }
 
     #[test]
     fn an_unknown_option_names_the_nearest() {
-        let unknown = |name: &str| {
-            Settings::default()
-                .set(name, "1", flag())
-                .unwrap_err()
-                .to_string()
-        };
+        let unknown = |name: &str| Settings::default().set(name, "1", flag()).unwrap_err().to_string();
         let text = unknown("execution.checkpointing.intervall");
-        assert!(
-            text.contains("\"execution.checkpointing.interval\"") && text.contains("--set"),
-            "{text}"
-        );
-        assert!(
-            unknown("state.checkpoints.num-retained")
-                .contains("execution.checkpointing.num-retained")
-        );
-        assert!(
-            unknown("restart-strategy.fixed-delay.atempts")
-                .contains("restart-strategy.fixed-delay.attempts")
-        );
+        assert!(text.contains("\"execution.checkpointing.interval\"") && text.contains("--set"), "{text}");
+        assert!(unknown("state.checkpoints.num-retained").contains("execution.checkpointing.num-retained"));
+        assert!(unknown("restart-strategy.fixed-delay.atempts").contains("restart-strategy.fixed-delay.attempts"));
         assert!(unknown("paralelism").contains("parallelism.default"));
     }
 
     #[test]
     fn a_wrong_value_says_what_is_needed_and_where_it_was() {
         let mut settings = Settings::default();
-        let wrong = |settings: &mut Settings, name: &str, value: &str| {
-            settings.set(name, value, flag()).unwrap_err().to_string()
-        };
-        assert!(
-            wrong(
-                &mut settings,
-                "execution.checkpointing.interval",
-                "10 parsecs"
-            )
-            .contains("10s, 500 ms, 1 min")
-        );
-        assert!(
-            wrong(&mut settings, "execution.checkpointing.interval", "0").contains("more than 0")
-        );
+        let wrong = |settings: &mut Settings, name: &str, value: &str| settings.set(name, value, flag()).unwrap_err().to_string();
+        assert!(wrong(&mut settings, "execution.checkpointing.interval", "10 parsecs").contains("10s, 500 ms, 1 min"));
+        assert!(wrong(&mut settings, "execution.checkpointing.interval", "0").contains("more than 0"));
         assert!(wrong(&mut settings, "parallelism.default", "0").contains("1 to"));
-        assert!(
-            wrong(&mut settings, "restart-strategy.type", "sometimes")
-                .contains("exponential-delay")
-        );
+        assert!(wrong(&mut settings, "restart-strategy.type", "sometimes").contains("exponential-delay"));
         assert!(wrong(&mut settings, "log.format", "xml").contains("json"));
         let variable = [("SEMEL_PARALLELISM_DEFAULT".to_owned(), "x".to_owned())];
-        let text = settings
-            .set_from_environment(variable)
-            .unwrap_err()
-            .to_string();
+        let text = settings.set_from_environment(variable).unwrap_err().to_string();
         assert!(text.contains("SEMEL_PARALLELISM_DEFAULT"), "{text}");
     }
 
     #[test]
     fn environment_variables_that_are_no_options_are_named_and_parameters_are_kept() {
         let mut settings = Settings::default();
-        let variables = [
-            ("SEMEL_PARALELISM", "1"),
-            ("SEMEL_PARAM_GROUP_ID", "g"),
-            ("SEMEL_FAILPOINT", "x:1"),
-            ("HOME", "/"),
-        ];
-        let unknown = settings
-            .set_from_environment(variables.map(|(k, v)| (k.to_owned(), v.to_owned())))
-            .unwrap();
+        let variables = [("SEMEL_PARALELISM", "1"), ("SEMEL_PARAM_GROUP_ID", "g"), ("SEMEL_FAILPOINT", "x:1"), ("HOME", "/")];
+        let unknown = settings.set_from_environment(variables.map(|(k, v)| (k.to_owned(), v.to_owned()))).unwrap();
         assert_eq!(unknown, ["SEMEL_PARALELISM"]);
         assert_eq!(settings.parameter("group-id"), Some("g"));
     }
@@ -378,32 +296,14 @@ mod tests {
     fn subtasks_are_spread_evenly_over_processes() {
         let layout = |parallelism: &str, processes: &str| {
             let mut settings = Settings::default();
-            settings
-                .set("parallelism.default", parallelism, flag())
-                .unwrap();
+            settings.set("parallelism.default", parallelism, flag()).unwrap();
             settings.set("semel.processes", processes, flag()).unwrap();
             settings.layout()
         };
         assert_eq!(layout("4", "2").unwrap(), (2, 2));
-        assert!(
-            layout("3", "2")
-                .unwrap_err()
-                .to_string()
-                .contains("multiple of 2")
-        );
-        assert!(
-            layout("300", "1")
-                .unwrap_err()
-                .to_string()
-                .contains("pipeline.max-parallelism")
-        );
-        assert!(
-            Settings::default()
-                .checkpoint_dir()
-                .unwrap_err()
-                .to_string()
-                .contains("--checkpoint-dir")
-        );
+        assert!(layout("3", "2").unwrap_err().to_string().contains("multiple of 2"));
+        assert!(layout("300", "1").unwrap_err().to_string().contains("pipeline.max-parallelism"));
+        assert!(Settings::default().checkpoint_dir().unwrap_err().to_string().contains("--checkpoint-dir"));
     }
 
     #[test]

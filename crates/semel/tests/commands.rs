@@ -16,32 +16,16 @@ fn wrong_options_are_refused_before_anything_starts() {
         all.extend(arguments);
         let (code, _, log) = place.ask(&all);
         assert_eq!(code, 78, "{arguments:?}: {log}");
-        assert!(
-            texts.iter().all(|text| log.contains(text)),
-            "{arguments:?}: {log}"
-        );
+        assert!(texts.iter().all(|text| log.contains(text)), "{arguments:?}: {log}");
     };
-    refused(
-        &["--set", "execution.checkpointing.intervall=1s"],
-        &["execution.checkpointing.interval\"", "--set"],
-    );
-    refused(
-        &["--set", "heartbeat.timeout=soon"],
-        &["heartbeat.timeout", "500 ms"],
-    );
+    refused(&["--set", "execution.checkpointing.intervall=1s"], &["execution.checkpointing.interval\"", "--set"]);
+    refused(&["--set", "heartbeat.timeout=soon"], &["heartbeat.timeout", "500 ms"]);
     refused(&["-p", "3", "--processes", "2"], &["multiple of 2"]);
-    refused(
-        &["--set", "heartbeat.interval=20s"],
-        &["heartbeat.interval", "heartbeat.timeout"],
-    );
+    refused(&["--set", "heartbeat.interval=20s"], &["heartbeat.interval", "heartbeat.timeout"]);
     refused(&["--from", "7"], &["--from", "not retained"]);
     refused(&["--param", "rows=many"], &["building the job"]);
     assert!(
-        !place.path("checkpoints/journal").exists()
-            || std::fs::read_dir(place.path("checkpoints/journal"))
-                .unwrap()
-                .next()
-                .is_none(),
+        !place.path("checkpoints/journal").exists() || std::fs::read_dir(place.path("checkpoints/journal")).unwrap().next().is_none(),
         "no trace in the journal"
     );
 }
@@ -62,30 +46,14 @@ fn check_says_what_is_wrong_and_run_refuses_it() {
 fn a_sink_whose_transactions_are_pending_cannot_be_left_out() {
     let place = Place::new();
     // Ends after the entry of checkpoint 2 is durable and before its transactions are committed.
-    let mut command = place.command(&[
-        "run",
-        "-p",
-        "2",
-        "--param",
-        "rows=0",
-        "--set",
-        "restart-strategy.type=none",
-    ]);
+    let mut command = place.command(&["run", "-p", "2", "--param", "rows=0", "--set", "restart-strategy.type=none"]);
     command.env("SEMEL_FAILPOINT", "after_journal:2");
     let (code, log) = common::Running::new(command).end();
-    assert!(
-        code == 75 && log.contains("failpoint after_journal"),
-        "{log}"
-    );
+    assert!(code == 75 && log.contains("failpoint after_journal"), "{log}");
     let (code, out, _) = place.ask(&["transactions", "list"]);
     assert!(code == 0 && !out.starts_with("0 transactions"), "{out}");
     let (code, _, log) = place.ask(&["run", "--param", "sink-uid=other"]);
-    assert!(
-        code == 78
-            && log.contains("\"lines\"")
-            && log.contains("start once with the sink as it was"),
-        "{log}"
-    );
+    assert!(code == 78 && log.contains("\"lines\"") && log.contains("start once with the sink as it was"), "{log}");
     let files = place.committed().len();
     let (code, out, _) = place.ask(&["transactions", "commit"]);
     assert_eq!(code, 0, "{out}");
@@ -96,49 +64,22 @@ fn a_sink_whose_transactions_are_pending_cannot_be_left_out() {
 #[test]
 fn checkpoints_are_listed_and_inspected() {
     let place = Place::new();
-    let (code, log) = place
-        .run(&[
-            "-p",
-            "2",
-            "--param",
-            "rows=2000",
-            "--set",
-            "execution.checkpointing.num-retained=2",
-        ])
-        .end();
+    let (code, log) = place.run(&["-p", "2", "--param", "rows=2000", "--set", "execution.checkpointing.num-retained=2"]).end();
     assert_eq!(code, 0, "{log}");
     let (code, out, _) = place.ask(&["checkpoints", "list"]);
-    assert!(
-        code == 0
-            && out.contains("generation 1 started from the beginning")
-            && out.contains("final"),
-        "{out}"
-    );
+    assert!(code == 0 && out.contains("generation 1 started from the beginning") && out.contains("final"), "{out}");
     let last = place.committed().last().unwrap().1;
     let (code, out, _) = place.ask(&["checkpoints", "inspect", &last.to_string()]);
     let entry: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(
-        (code, entry["sources"]["numbers"][0]["position"].as_i64()),
-        (0, Some(2000)),
-        "{out}"
-    );
+    assert_eq!((code, entry["sources"]["numbers"][0]["position"].as_i64()), (0, Some(2000)), "{out}");
     let (code, _, log) = place.ask(&["checkpoints", "inspect", "999"]);
-    assert!(
-        code == 78 && log.contains("there is no checkpoint 999"),
-        "{log}"
-    );
+    assert!(code == 78 && log.contains("there is no checkpoint 999"), "{log}");
 }
 
 fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
-    )
-    .unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
@@ -149,31 +90,17 @@ fn one_page_shows_the_metrics_of_all_processes() {
     let place = Place::new();
     let mut job = place.run(&["-p", "2", "--processes", "2", "--param", "rows=0"]);
     let line = job.wait_for("metrics at http://");
-    let address = line
-        .split("http://")
-        .nth(1)
-        .unwrap()
-        .split('/')
-        .next()
-        .unwrap()
-        .to_owned();
+    let address = line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
     job.wait_for("is running");
     assert!(get(&address, "/health").contains("200 OK"));
     let end = std::time::Instant::now() + common::LONG;
     loop {
         let page = get(&address, "/metrics");
         let sent = |worker: u32| {
-            page.lines().any(|l| {
-                l.starts_with("numRecordsSend{")
-                    && l.contains(&format!("worker=\"{worker}\""))
-                    && !l.ends_with(" 0")
-            })
+            page.lines().any(|l| l.starts_with("numRecordsSend{") && l.contains(&format!("worker=\"{worker}\"")) && !l.ends_with(" 0"))
         };
         if sent(0) && sent(1) {
-            assert!(
-                page.contains("numberOfCompletedCheckpoints") && page.contains("numRestarts 0"),
-                "{page}"
-            );
+            assert!(page.contains("numberOfCompletedCheckpoints") && page.contains("numRestarts 0"), "{page}");
             break;
         }
         assert!(std::time::Instant::now() < end, "{page}");

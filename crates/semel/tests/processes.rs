@@ -25,14 +25,7 @@ fn a_bounded_job_finishes_with_every_row_once() {
 #[test]
 fn killed_workers_are_replaced_fast() {
     let place = Place::new();
-    let mut job = place.run(&[
-        "-p",
-        "2",
-        "--param",
-        "rows=0",
-        "--set",
-        "execution.checkpointing.interval=50ms",
-    ]);
+    let mut job = place.run(&["-p", "2", "--param", "rows=0", "--set", "execution.checkpointing.interval=50ms"]);
     job.wait_for("is running");
     for generation in 1..=4 {
         place.wait_committed(|f| f.0 == generation);
@@ -43,9 +36,7 @@ fn killed_workers_are_replaced_fast() {
         job.wait_for("is running");
         let running = killed.elapsed();
         let committed = place.wait_committed(|f| f.0 == generation + 1) - killed;
-        println!(
-            "generation {generation} killed: the next one runs after {running:?}, first new committed row after {committed:?}"
-        );
+        println!("generation {generation} killed: the next one runs after {running:?}, first new committed row after {committed:?}");
         // The pauses of the default strategy grow: 100 ms, 150 ms, 225 ms, 338 ms.
         assert!(running < Duration::from_secs(1), "{running:?}");
     }
@@ -59,14 +50,7 @@ fn killed_workers_are_replaced_fast() {
 fn sigterm_takes_a_final_checkpoint_and_the_next_start_goes_on_from_it() {
     let place = Place::new();
     // No checkpoint would come by itself.
-    let options = [
-        "-p",
-        "2",
-        "--param",
-        "rows=0",
-        "--set",
-        "execution.checkpointing.interval=1h",
-    ];
+    let options = ["-p", "2", "--param", "rows=0", "--set", "execution.checkpointing.interval=1h"];
     let mut before = vec![0; 4];
     for _ in 0..2 {
         let mut job = place.run(&options);
@@ -76,20 +60,10 @@ fn sigterm_takes_a_final_checkpoint_and_the_next_start_goes_on_from_it() {
         job.signal(Signal::TERM);
         let (code, log) = job.end();
         assert_eq!(code, 0, "{log}");
-        assert!(
-            log.contains("final checkpoint") && !log.contains("ERROR"),
-            "{log}"
-        );
-        assert!(
-            stopped.elapsed() < Duration::from_secs(5),
-            "{:?}",
-            stopped.elapsed()
-        );
+        assert!(log.contains("final checkpoint") && !log.contains("ERROR"), "{log}");
+        assert!(stopped.elapsed() < Duration::from_secs(5), "{:?}", stopped.elapsed());
         let now = place.exact_rows(4);
-        assert!(
-            now.iter().zip(&before).all(|(now, before)| now > before),
-            "{before:?} {now:?}"
-        );
+        assert!(now.iter().zip(&before).all(|(now, before)| now > before), "{before:?} {now:?}");
         before = now;
     }
 }
@@ -97,16 +71,7 @@ fn sigterm_takes_a_final_checkpoint_and_the_next_start_goes_on_from_it() {
 #[test]
 fn a_frozen_worker_is_replaced_and_changes_nothing() {
     let place = Place::new();
-    let options = [
-        "-p",
-        "2",
-        "--param",
-        "rows=0",
-        "--set",
-        "heartbeat.timeout=1s",
-        "--set",
-        "heartbeat.interval=100ms",
-    ];
+    let options = ["-p", "2", "--param", "rows=0", "--set", "heartbeat.timeout=1s", "--set", "heartbeat.interval=100ms"];
     let mut job = place.run(&options);
     job.wait_for("is running");
     place.wait_committed(|f| f.0 == 1);
@@ -117,10 +82,7 @@ fn a_frozen_worker_is_replaced_and_changes_nothing() {
     assert!(line.contains(&worker.to_string()), "{line}");
     job.wait_for("is running");
     let took = frozen.elapsed();
-    assert!(
-        took > Duration::from_millis(900) && took < Duration::from_secs(4),
-        "{took:?}"
-    );
+    assert!(took > Duration::from_millis(900) && took < Duration::from_secs(4), "{took:?}");
     wait_gone(worker);
     place.wait_committed(|f| f.0 == 2);
     job.signal(Signal::TERM);
@@ -132,18 +94,8 @@ fn a_frozen_worker_is_replaced_and_changes_nothing() {
 #[test]
 fn one_frozen_process_of_two_is_replaced_with_its_peer() {
     let place = Place::new();
-    let options = [
-        "-p",
-        "2",
-        "--processes",
-        "2",
-        "--param",
-        "rows=0",
-        "--set",
-        "heartbeat.timeout=1s",
-        "--set",
-        "heartbeat.interval=100ms",
-    ];
+    let options =
+        ["-p", "2", "--processes", "2", "--param", "rows=0", "--set", "heartbeat.timeout=1s", "--set", "heartbeat.interval=100ms"];
     let mut job = place.run(&options);
     job.wait_for("is running");
     place.wait_committed(|f| f.0 == 1);
@@ -173,17 +125,10 @@ fn two_processes_finish_although_either_is_killed() {
     }
     let (code, log) = job.end();
     assert_eq!(code, 0, "{log}");
-    assert!(
-        log.contains("killed (signal 9)"),
-        "the cause is named:\n{log}"
-    );
+    assert!(log.contains("killed (signal 9)"), "the cause is named:\n{log}");
     assert_eq!(place.exact_rows(4), [20000; 4]);
     let subtasks: std::collections::BTreeSet<u64> = place.committed().iter().map(|f| f.2).collect();
-    assert_eq!(
-        subtasks.len(),
-        4,
-        "every subtask of both processes has written"
-    );
+    assert_eq!(subtasks.len(), 4, "every subtask of both processes has written");
 }
 
 #[test]
@@ -205,16 +150,7 @@ fn workers_die_with_their_supervisor() {
 #[test]
 fn workers_of_a_frozen_supervisor_end_by_themselves() {
     let place = Place::new();
-    let mut job = place.run(&[
-        "-p",
-        "1",
-        "--param",
-        "rows=0",
-        "--set",
-        "heartbeat.timeout=1s",
-        "--set",
-        "heartbeat.interval=100ms",
-    ]);
+    let mut job = place.run(&["-p", "1", "--param", "rows=0", "--set", "heartbeat.timeout=1s", "--set", "heartbeat.interval=100ms"]);
     job.wait_for("is running");
     let workers = job.workers();
     job.signal(Signal::STOP);
@@ -243,10 +179,7 @@ fn of_two_supervisors_one_runs_and_the_other_names_it() {
     let winner = jobs[1 - loser].pid();
     let (status, log) = jobs[loser].wait();
     assert_eq!(status.code(), Some(76), "{log}");
-    assert!(
-        log.contains(&format!("process {winner}")),
-        "it names {winner}:\n{log}"
-    );
+    assert!(log.contains(&format!("process {winner}")), "it names {winner}:\n{log}");
     let generation = place.committed().last().map_or(0, |f| f.0);
     place.wait_committed(|f| f.0 >= generation);
     assert!(lives(winner));
@@ -266,19 +199,13 @@ fn a_supervisor_that_was_replaced_stops_and_does_not_take_the_job_back() {
     let mut new = place.run(&options);
     let (code, log) = old.end();
     assert_eq!(code, 76, "{log}");
-    assert!(
-        log.contains("generation 2") && log.contains(&format!("process {}", new.pid())),
-        "{log}"
-    );
+    assert!(log.contains("generation 2") && log.contains(&format!("process {}", new.pid())), "{log}");
     new.wait_for("is running");
     place.wait_committed(|f| f.0 == 2);
     new.signal(Signal::TERM);
     let (code, log) = new.end();
     assert_eq!(code, 0, "{log}");
-    assert!(
-        place.committed().iter().all(|f| f.0 <= 2),
-        "no third generation"
-    );
+    assert!(place.committed().iter().all(|f| f.0 <= 2), "no third generation");
     place.exact_rows(4);
 }
 
@@ -286,14 +213,7 @@ fn a_supervisor_that_was_replaced_stops_and_does_not_take_the_job_back() {
 fn the_same_state_goes_on_with_another_parallelism_and_process_count() {
     let place = Place::new();
     for (parallelism, processes) in [("2", "1"), ("4", "2"), ("3", "1"), ("1", "1")] {
-        let mut job = place.run(&[
-            "-p",
-            parallelism,
-            "--processes",
-            processes,
-            "--param",
-            "rows=0",
-        ]);
+        let mut job = place.run(&["-p", parallelism, "--processes", processes, "--param", "rows=0"]);
         job.wait_for("is running");
         let before = place.committed().len();
         let end = Instant::now() + common::LONG;
@@ -328,24 +248,10 @@ fn a_failure_restarts_under_the_strategy_until_it_gives_up() {
     let (code, log) = place.run(&options).end();
     assert_eq!(code, 75, "{log}");
     assert_eq!(log.matches("is running").count(), 3, "{log}");
-    assert!(
-        log.contains("asked to fail at position 1000") && log.contains("fixed-delay.attempts = 2"),
-        "{log}"
-    );
+    assert!(log.contains("asked to fail at position 1000") && log.contains("fixed-delay.attempts = 2"), "{log}");
     // A failure that goes away.
     let once = format!("fail-once={}", place.path("once").display());
-    let (code, log) = place
-        .run(&[
-            "-p",
-            "2",
-            "--param",
-            "rows=5000",
-            "--param",
-            "fail=1000",
-            "--param",
-            &once,
-        ])
-        .end();
+    let (code, log) = place.run(&["-p", "2", "--param", "rows=5000", "--param", "fail=1000", "--param", &once]).end();
     assert_eq!(code, 0, "{log}");
     assert_eq!(place.exact_rows(4), [5000; 4]);
 }
@@ -357,25 +263,13 @@ fn force(port: u16, purpose: Purpose) -> Refusal {
     frame::write(&stream, &Hello::new(purpose, 1, "plan", 1), soon()).unwrap();
     let _: serde_json::Value = frame::read(&stream, frame::UNPROVEN_LIMIT, soon()).unwrap();
     frame::write(&stream, &"00".repeat(32), soon()).unwrap();
-    frame::read::<Result<(), Refusal>>(&stream, frame::UNPROVEN_LIMIT, soon())
-        .unwrap()
-        .unwrap_err()
+    frame::read::<Result<(), Refusal>>(&stream, frame::UNPROVEN_LIMIT, soon()).unwrap().unwrap_err()
 }
 
 #[test]
 fn a_process_with_a_wrong_secret_is_refused_everywhere_and_the_job_goes_on() {
     let place = Place::new();
-    let mut command = place.command(&[
-        "run",
-        "-p",
-        "2",
-        "--processes",
-        "2",
-        "--param",
-        "rows=0",
-        "--set",
-        "metrics.enabled=false",
-    ]);
+    let mut command = place.command(&["run", "-p", "2", "--processes", "2", "--param", "rows=0", "--set", "metrics.enabled=false"]);
     command.env("SEMEL_CLUSTER_SECRET", "the right one");
     let mut job = common::Running::new(command);
     job.wait_for("is running");
@@ -383,37 +277,16 @@ fn a_process_with_a_wrong_secret_is_refused_everywhere_and_the_job_goes_on() {
     let control = listens(job.pid());
     let data: Vec<u16> = job.workers().into_iter().flat_map(listens).collect();
     assert_eq!((control.len(), data.len()), (1, 2));
-    for (port, purpose) in control
-        .iter()
-        .map(|p| (*p, Purpose::Control))
-        .chain(data.iter().map(|p| (*p, Purpose::Data)))
-    {
+    for (port, purpose) in control.iter().map(|p| (*p, Purpose::Control)).chain(data.iter().map(|p| (*p, Purpose::Data))) {
         assert_eq!(force(port, purpose), Refusal::Secret);
         job.wait_for("wrong cluster secret");
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let hello = Hello::new(purpose, 1, "plan", 1);
-        let error = connect(
-            &stream,
-            &Secret::new(b"a wrong one"),
-            &hello,
-            Duration::from_secs(5),
-        )
-        .unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .contains("does not know this job's cluster secret"),
-            "{error}"
-        );
+        let error = connect(&stream, &Secret::new(b"a wrong one"), &hello, Duration::from_secs(5)).unwrap_err();
+        assert!(error.to_string().contains("does not know this job's cluster secret"), "{error}");
         // With the secret, but of another plan or generation.
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        let error = connect(
-            &stream,
-            &Secret::new(b"the right one"),
-            &hello,
-            Duration::from_secs(5),
-        )
-        .unwrap_err();
+        let error = connect(&stream, &Secret::new(b"the right one"), &hello, Duration::from_secs(5)).unwrap_err();
         assert!(error.to_string().contains("refused"), "{error}");
     }
     job.signal(Signal::TERM);

@@ -11,21 +11,11 @@ fn main() -> Result<()> {
         None | Some("1") => 1,
         Some("3") => 3,
         Some(other) => {
-            return Err(Error::Setup(format!(
-                "1 or 3 brokers can be started, not {other}"
-            )));
+            return Err(Error::Setup(format!("1 or 3 brokers can be started, not {other}")));
         }
     };
-    let kafka = Kafka::start_with(KafkaOptions {
-        brokers,
-        ..KafkaOptions::default()
-    })?;
-    println!(
-        "bootstrap={} pid={:?} folder={}",
-        kafka.bootstrap(),
-        kafka.pid(1)?,
-        kafka.dir().display()
-    );
+    let kafka = Kafka::start_with(KafkaOptions { brokers, ..KafkaOptions::default() })?;
+    println!("bootstrap={} pid={:?} folder={}", kafka.bootstrap(), kafka.pid(1)?, kafka.dir().display());
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     Ok(())
 }

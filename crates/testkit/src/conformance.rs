@@ -113,13 +113,19 @@ impl<'a, T: Target> Play<'a, T> {
         let sink = self.target.sink();
         let pending = self.pending.iter().flat_map(|(checkpoint, handles)| {
             let permit = CommitPermit::for_tests(self.identity.uuid, CheckpointId(*checkpoint), self.identity.generation);
-            handles.iter().map(move |(subtask, handle)| Pending { transaction: from_json::<TransactionOf<T>>(handle), permit: permit.clone(), subtask: *subtask, checkpoint: CheckpointId(*checkpoint) })
+            handles.iter().map(move |(subtask, handle)| Pending {
+                transaction: from_json::<TransactionOf<T>>(handle),
+                permit: permit.clone(),
+                subtask: *subtask,
+                checkpoint: CheckpointId(*checkpoint),
+            })
         });
         let pending = pending.collect();
         within("recover", sink.recover(&self.identity, &self.uid, pending)).await.unwrap_or_else(|e| panic!("recover: {e}"));
         let mut subtasks = vec![];
         for subtask in 0..2 {
-            let context = SinkContext { job: self.identity.clone(), uid: self.uid.clone(), subtask, parallelism: 2, schema: self.target.schema() };
+            let context =
+                SinkContext { job: self.identity.clone(), uid: self.uid.clone(), subtask, parallelism: 2, schema: self.target.schema() };
             let (writer, committer) = within("open", sink.open(context)).await.unwrap_or_else(|e| panic!("open: {e}"));
             subtasks.push(Subtask { subtask, writer, committer });
         }
@@ -140,7 +146,9 @@ impl<'a, T: Target> Play<'a, T> {
         let mut open = vec![];
         let mut rows = vec![];
         for s in subtasks.iter_mut() {
-            let mut transaction = within("begin_transaction", s.writer.begin_transaction(CheckpointId(id))).await.unwrap_or_else(|e| panic!("begin_transaction: {e}"));
+            let mut transaction = within("begin_transaction", s.writer.begin_transaction(CheckpointId(id)))
+                .await
+                .unwrap_or_else(|e| panic!("begin_transaction: {e}"));
             if crash == Some(Begun) {
                 continue;
             }
@@ -183,7 +191,9 @@ impl<'a, T: Target> Play<'a, T> {
         if crash == Some(NextBegun) {
             for s in subtasks.iter_mut() {
                 let (batch, _) = self.take_rows();
-                let mut next = within("begin_transaction", s.writer.begin_transaction(CheckpointId(id + 1))).await.unwrap_or_else(|e| panic!("begin_transaction: {e}"));
+                let mut next = within("begin_transaction", s.writer.begin_transaction(CheckpointId(id + 1)))
+                    .await
+                    .unwrap_or_else(|e| panic!("begin_transaction: {e}"));
                 within("invoke", s.writer.invoke(&mut next, batch)).await.unwrap_or_else(|e| panic!("invoke: {e}"));
                 within("pre_commit", s.writer.pre_commit(&mut next)).await.unwrap_or_else(|e| panic!("pre_commit: {e}"));
             }
@@ -200,7 +210,10 @@ impl<'a, T: Target> Play<'a, T> {
         let lost: Vec<_> = promised.iter().filter(|id| seen.binary_search(id).is_err()).take(5).collect();
         let foreign: Vec<_> = seen.iter().filter(|id| promised.binary_search(id).is_err()).take(5).collect();
         let doubled: Vec<_> = seen.windows(2).filter(|w| w[0] == w[1]).map(|w| w[0]).take(5).collect();
-        assert!(lost.is_empty() && foreign.is_empty() && doubled.is_empty(), "{when}: lost {lost:?}, not committed but visible {foreign:?}, doubled {doubled:?}");
+        assert!(
+            lost.is_empty() && foreign.is_empty() && doubled.is_empty(),
+            "{when}: lost {lost:?}, not committed but visible {foreign:?}, doubled {doubled:?}"
+        );
     }
 }
 
@@ -248,7 +261,8 @@ pub async fn zombies<T: Target>(target: &T) {
     let mut old = play.start().await;
     let old_identity = play.identity.clone();
     play.checkpoint(&mut old, Some(CrashPoint::Entry)).await;
-    let (held, handles) = play.pending.iter().next_back().map(|(id, handles)| (*id, handles.clone())).unwrap_or_else(|| panic!("an entry was written"));
+    let (held, handles) =
+        play.pending.iter().next_back().map(|(id, handles)| (*id, handles.clone())).unwrap_or_else(|| panic!("an entry was written"));
     let mut new = play.start().await;
     play.check("the successor has recovered").await;
     // The permit that the zombie holds is honest: its checkpoint is complete. What it commits is committed already.

@@ -38,10 +38,7 @@ impl Verdict {
     /// If a row is lost, doubled, wrong or unexpected, or if nothing was expected (then the test shows nothing).
     #[track_caller]
     pub fn assert_exactly_once(&self) {
-        assert!(
-            self.expected > 0,
-            "nothing was expected: the comparison shows nothing"
-        );
+        assert!(self.expected > 0, "nothing was expected: the comparison shows nothing");
         assert!(self.is_exact(), "{self}");
     }
 }
@@ -53,17 +50,12 @@ impl fmt::Display for Verdict {
             "{} lost, {} doubled, {} wrong, {} unexpected ({} rows expected, {} found)",
             self.lost, self.doubled, self.wrong, self.unexpected, self.expected, self.got
         )?;
-        self.samples
-            .iter()
-            .try_for_each(|sample| write!(f, "\n  {sample}"))
+        self.samples.iter().try_for_each(|sample| write!(f, "\n  {sample}"))
     }
 }
 
 /// Compares rows by key. A key may be expected several times, with equal or different rows; their order is free.
-pub fn compare<K, V>(
-    expected: impl IntoIterator<Item = (K, V)>,
-    got: impl IntoIterator<Item = (K, V)>,
-) -> Verdict
+pub fn compare<K, V>(expected: impl IntoIterator<Item = (K, V)>, got: impl IntoIterator<Item = (K, V)>) -> Verdict
 where
     K: Hash + Eq + Ord + Debug + Clone,
     V: PartialEq + Debug,
@@ -78,19 +70,10 @@ where
     let mut groups: HashMap<K, Group<V>> = HashMap::new();
     for (key, row) in expected {
         verdict.expected += 1;
-        let new = || Group {
-            missing: Vec::new(),
-            found: Vec::new(),
-            other: Vec::new(),
-        };
+        let new = || Group { missing: Vec::new(), found: Vec::new(), other: Vec::new() };
         groups.entry(key).or_insert_with(new).missing.push(row);
     }
-    let (mut doubled, mut unexpected, mut wrong, mut lost) = (
-        Samples::new(),
-        Samples::new(),
-        Samples::new(),
-        Samples::new(),
-    );
+    let (mut doubled, mut unexpected, mut wrong, mut lost) = (Samples::new(), Samples::new(), Samples::new(), Samples::new());
     for (key, row) in got {
         verdict.got += 1;
         let Some(group) = groups.get_mut(&key) else {
@@ -110,10 +93,7 @@ where
             None => group.other.push(row),
         }
     }
-    let mut bad: Vec<_> = groups
-        .into_iter()
-        .filter(|(_, g)| !g.missing.is_empty() || !g.other.is_empty())
-        .collect();
+    let mut bad: Vec<_> = groups.into_iter().filter(|(_, g)| !g.missing.is_empty() || !g.other.is_empty()).collect();
     bad.sort_by(|a, b| a.0.cmp(&b.0));
     for (key, group) in bad {
         let mut other = group.other.into_iter();
@@ -158,60 +138,30 @@ impl Samples {
 mod tests {
     use super::*;
 
-    fn verdict(
-        expected: &[(u32, &'static str)],
-        got: &[(u32, &'static str)],
-    ) -> (u64, u64, u64, u64) {
+    fn verdict(expected: &[(u32, &'static str)], got: &[(u32, &'static str)]) -> (u64, u64, u64, u64) {
         let v = compare(expected.iter().copied(), got.iter().copied());
-        assert_eq!(
-            v.is_exact(),
-            (v.lost, v.doubled, v.wrong, v.unexpected) == (0, 0, 0, 0)
-        );
+        assert_eq!(v.is_exact(), (v.lost, v.doubled, v.wrong, v.unexpected) == (0, 0, 0, 0));
         (v.lost, v.doubled, v.wrong, v.unexpected)
     }
 
     #[test]
     fn each_fault_is_counted_as_what_it_is() {
         let expected = [(1, "a"), (2, "b"), (3, "c")];
-        assert_eq!(
-            verdict(&expected, &[(3, "c"), (1, "a"), (2, "b")]),
-            (0, 0, 0, 0)
-        );
+        assert_eq!(verdict(&expected, &[(3, "c"), (1, "a"), (2, "b")]), (0, 0, 0, 0));
         assert_eq!(verdict(&expected, &[(1, "a"), (3, "c")]), (1, 0, 0, 0));
-        assert_eq!(
-            verdict(
-                &expected,
-                &[(1, "a"), (2, "b"), (3, "c"), (2, "b"), (2, "b")]
-            ),
-            (0, 2, 0, 0)
-        );
-        assert_eq!(
-            verdict(&expected, &[(1, "a"), (2, "x"), (3, "c")]),
-            (0, 0, 1, 0)
-        );
-        assert_eq!(
-            verdict(&expected, &[(2, "x"), (2, "b"), (1, "a"), (3, "c")]),
-            (0, 1, 0, 0)
-        );
-        assert_eq!(
-            verdict(&expected, &[(1, "a"), (2, "b"), (3, "c"), (9, "z")]),
-            (0, 0, 0, 1)
-        );
+        assert_eq!(verdict(&expected, &[(1, "a"), (2, "b"), (3, "c"), (2, "b"), (2, "b")]), (0, 2, 0, 0));
+        assert_eq!(verdict(&expected, &[(1, "a"), (2, "x"), (3, "c")]), (0, 0, 1, 0));
+        assert_eq!(verdict(&expected, &[(2, "x"), (2, "b"), (1, "a"), (3, "c")]), (0, 1, 0, 0));
+        assert_eq!(verdict(&expected, &[(1, "a"), (2, "b"), (3, "c"), (9, "z")]), (0, 0, 0, 1));
         assert_eq!(verdict(&expected, &[]), (3, 0, 0, 0));
     }
 
     #[test]
     fn a_key_may_be_expected_more_than_once() {
         let expected = [(1, "a"), (1, "a"), (1, "b")];
-        assert_eq!(
-            verdict(&expected, &[(1, "b"), (1, "a"), (1, "a")]),
-            (0, 0, 0, 0)
-        );
+        assert_eq!(verdict(&expected, &[(1, "b"), (1, "a"), (1, "a")]), (0, 0, 0, 0));
         assert_eq!(verdict(&expected, &[(1, "b"), (1, "a")]), (1, 0, 0, 0));
-        assert_eq!(
-            verdict(&expected, &[(1, "b"), (1, "a"), (1, "a"), (1, "b")]),
-            (0, 1, 0, 0)
-        );
+        assert_eq!(verdict(&expected, &[(1, "b"), (1, "a"), (1, "a"), (1, "b")]), (0, 1, 0, 0));
     }
 
     #[test]
@@ -219,11 +169,7 @@ mod tests {
         expected = "1 lost, 1 doubled, 0 wrong, 0 unexpected (3 rows expected, 3 found)\n  lost: 2 -> \"b\"\n  doubled: 1 -> \"a\""
     )]
     fn the_panic_shows_the_rows() {
-        compare(
-            [(1, "a"), (2, "b"), (3, "c")],
-            [(1, "a"), (1, "a"), (3, "c")],
-        )
-        .assert_exactly_once();
+        compare([(1, "a"), (2, "b"), (3, "c")], [(1, "a"), (1, "a"), (3, "c")]).assert_exactly_once();
     }
 
     #[test]

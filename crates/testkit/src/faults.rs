@@ -26,37 +26,21 @@ pub fn process(pid: u32) -> Option<ProcessInfo> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (state, parent, group) = parse_stat(&stat)?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let command = String::from_utf8_lossy(&line)
-        .trim_end_matches('\0')
-        .replace('\0', " ");
-    Some(ProcessInfo {
-        pid,
-        parent,
-        group,
-        state,
-        command,
-    })
+    let command = String::from_utf8_lossy(&line).trim_end_matches('\0').replace('\0', " ");
+    Some(ProcessInfo { pid, parent, group, state, command })
 }
 
 /// The name in parentheses may itself hold parentheses and spaces.
 fn parse_stat(stat: &str) -> Option<(char, u32, u32)> {
     let mut rest = stat.rsplit_once(") ")?.1.split(' ');
     let state = rest.next()?.chars().next()?;
-    Some((
-        state,
-        rest.next()?.parse().ok()?,
-        rest.next()?.parse().ok()?,
-    ))
+    Some((state, rest.next()?.parse().ok()?, rest.next()?.parse().ok()?))
 }
 
 /// A process, the members of the process group that it leads, and all their descendants; zombies left out.
 pub fn tree(leader: u32) -> Vec<ProcessInfo> {
     let all: Vec<ProcessInfo> = std::fs::read_dir("/proc")
-        .map(|dir| {
-            dir.flatten()
-                .filter_map(|entry| process(entry.file_name().to_str()?.parse().ok()?))
-                .collect::<Vec<_>>()
-        })
+        .map(|dir| dir.flatten().filter_map(|entry| process(entry.file_name().to_str()?.parse().ok()?)).collect::<Vec<_>>())
         .unwrap_or_default();
     members(leader, &all)
 }
@@ -74,27 +58,16 @@ fn members(leader: u32, all: &[ProcessInfo]) -> Vec<ProcessInfo> {
             break;
         }
     }
-    all.iter()
-        .filter(|p| inside.contains(&p.pid) && p.state != 'Z')
-        .cloned()
-        .collect()
+    all.iter().filter(|p| inside.contains(&p.pid) && p.state != 'Z').cloned().collect()
 }
 
 /// Sends a signal to one process. Only for processes that the test started.
 pub fn signal(pid: u32, what: Signal) -> Result<()> {
-    let id = i32::try_from(pid)
-        .ok()
-        .filter(|id| *id > 1)
-        .and_then(Pid::from_raw);
+    let id = i32::try_from(pid).ok().filter(|id| *id > 1).and_then(Pid::from_raw);
     let Some(id) = id else {
-        return Err(Error::Setup(format!(
-            "{pid} is no process that a test may signal"
-        )));
+        return Err(Error::Setup(format!("{pid} is no process that a test may signal")));
     };
-    kill_process(id, what).map_err(|e| Error::Io {
-        what: format!("sending {what:?} to process {pid}"),
-        source: e.into(),
-    })
+    kill_process(id, what).map_err(|e| Error::Io { what: format!("sending {what:?} to process {pid}"), source: e.into() })
 }
 
 /// SIGKILL.
@@ -123,13 +96,7 @@ mod tests {
     use super::*;
 
     fn p(pid: u32, parent: u32, group: u32, state: char) -> ProcessInfo {
-        ProcessInfo {
-            pid,
-            parent,
-            group,
-            state,
-            command: String::new(),
-        }
+        ProcessInfo { pid, parent, group, state, command: String::new() }
     }
 
     #[test]
@@ -154,10 +121,6 @@ mod tests {
 
     #[test]
     fn nobody_signals_init_or_a_group() {
-        assert!(
-            signal(0, Signal::CONT).is_err()
-                && signal(1, Signal::CONT).is_err()
-                && signal(u32::MAX, Signal::CONT).is_err()
-        );
+        assert!(signal(0, Signal::CONT).is_err() && signal(1, Signal::CONT).is_err() && signal(u32::MAX, Signal::CONT).is_err());
     }
 }

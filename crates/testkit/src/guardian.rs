@@ -44,28 +44,15 @@ fn guardian() -> Result<&'static Mutex<Guardian>> {
         .current_dir("/")
         .process_group(0)
         .spawn()
-        .map_err(Error::io(
-            "starting bash, which ends the servers of a test that crashes",
-        ))?;
-    let pipe = child
-        .stdin
-        .take()
-        .ok_or_else(|| Error::Setup("bash has no stdin".into()))?;
-    Ok(GUARDIAN.get_or_init(|| {
-        Mutex::new(Guardian {
-            pipe,
-            _child: child,
-        })
-    }))
+        .map_err(Error::io("starting bash, which ends the servers of a test that crashes"))?;
+    let pipe = child.stdin.take().ok_or_else(|| Error::Setup("bash has no stdin".into()))?;
+    Ok(GUARDIAN.get_or_init(|| Mutex::new(Guardian { pipe, _child: child })))
 }
 
 fn tell(word: &str, what: &str) -> Result<()> {
     let mut guardian = guardian()?.lock().unwrap_or_else(PoisonError::into_inner);
     let line = format!("{word} {what}\n");
-    guardian
-        .pipe
-        .write_all(line.as_bytes())
-        .map_err(Error::io("telling the guardian of a process"))
+    guardian.pipe.write_all(line.as_bytes()).map_err(Error::io("telling the guardian of a process"))
 }
 
 /// Starts a command as leader of a process group of its own that does not outlive this process.
@@ -88,10 +75,7 @@ pub(crate) struct Folder(tempfile::TempDir);
 
 impl Folder {
     pub(crate) fn new(prefix: &str) -> Result<Self> {
-        let dir = tempfile::Builder::new()
-            .prefix(&format!("semel-{prefix}-"))
-            .tempdir()
-            .map_err(Error::io("making a temporary folder"))?;
+        let dir = tempfile::Builder::new().prefix(&format!("semel-{prefix}-")).tempdir().map_err(Error::io("making a temporary folder"))?;
         tell("folder", &dir.path().to_string_lossy())?;
         Ok(Self(dir))
     }

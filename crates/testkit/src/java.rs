@@ -38,26 +38,16 @@ impl Installation {
             return Ok(found.clone());
         }
         let dev = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dev");
-        let output = Command::new(&dev)
-            .arg("kafka")
-            .stdin(Stdio::null())
-            .output()
-            .map_err(Error::io(format!("running {}", dev.display())))?;
+        let output =
+            Command::new(&dev).arg("kafka").stdin(Stdio::null()).output().map_err(Error::io(format!("running {}", dev.display())))?;
         let said = String::from_utf8_lossy(&output.stdout);
         let mut lines = said.lines();
         match (output.status.success(), lines.next(), lines.next()) {
             (true, Some(lib), Some(classes)) => {
-                let found = Self {
-                    lib: lib.into(),
-                    classes: classes.into(),
-                };
+                let found = Self { lib: lib.into(), classes: classes.into() };
                 Ok(FOUND.get_or_init(|| found).clone())
             }
-            _ => Err(Error::Setup(format!(
-                "`./dev kafka` failed ({}): {}",
-                output.status,
-                String::from_utf8_lossy(&output.stderr)
-            ))),
+            _ => Err(Error::Setup(format!("`./dev kafka` failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr)))),
         }
     }
 }
@@ -103,8 +93,7 @@ impl Connection {
         let found = Installation::find()?;
         let dir = Folder::new("java")?;
         let log = dir.path().join("tool.log");
-        let file =
-            std::fs::File::create(&log).map_err(Error::io(format!("making {}", log.display())))?;
+        let file = std::fs::File::create(&log).map_err(Error::io(format!("making {}", log.display())))?;
         let class_path = format!("{}/*:{}", found.lib.display(), found.classes.display());
         let mut command = java();
         command
@@ -137,18 +126,9 @@ impl Connection {
                 }
             }
             // Those who wait are told by the end of their channels.
-            readers
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clear();
+            readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
         });
-        Ok(Self {
-            child,
-            stdin,
-            waiting,
-            log,
-            _dir: dir,
-        })
+        Ok(Self { child, stdin, waiting, log, _dir: dir })
     }
 
     fn alive(&mut self) -> bool {
@@ -182,21 +162,9 @@ fn submit(op: &str, mut request: Value) -> Result<(Receiver<Line>, PathBuf, Wait
         return Err(Error::Setup("the Java tool did not start".into()));
     };
     let (to, from) = channel();
-    connection
-        .waiting
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .insert(id, to);
-    connection
-        .stdin
-        .write_all(text.as_bytes())
-        .map_err(Error::io(format!("asking the Java tool to {op}")))?;
-    Ok((
-        from,
-        connection.log.clone(),
-        Arc::clone(&connection.waiting),
-        id,
-    ))
+    connection.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id, to);
+    connection.stdin.write_all(text.as_bytes()).map_err(Error::io(format!("asking the Java tool to {op}")))?;
+    Ok((from, connection.log.clone(), Arc::clone(&connection.waiting), id))
 }
 
 /// Runs one operation of the tool.
@@ -211,29 +179,15 @@ pub fn call(op: &str, mut request: Value, timeout: Duration) -> Result<Reply> {
     let mut rows = Vec::new();
     loop {
         match from.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(Line {
-                rows: Some(batch), ..
-            }) => rows.push(batch),
-            Ok(Line {
-                error: Some(message),
-                ..
-            }) => {
-                return Err(Error::Tool {
-                    op: op.into(),
-                    message,
-                });
+            Ok(Line { rows: Some(batch), .. }) => rows.push(batch),
+            Ok(Line { error: Some(message), .. }) => {
+                return Err(Error::Tool { op: op.into(), message });
             }
             Ok(Line { ok, .. }) => {
-                return Ok(Reply {
-                    rows,
-                    ok: ok.unwrap_or(Value::Null),
-                });
+                return Ok(Reply { rows, ok: ok.unwrap_or(Value::Null) });
             }
             Err(RecvTimeoutError::Timeout) => {
-                waiting
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .remove(&id);
+                waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
                 return Err(Error::Deadline {
                     what: format!("the answer of the Java tool to {op}"),
                     after: limit,
@@ -241,10 +195,7 @@ pub fn call(op: &str, mut request: Value, timeout: Duration) -> Result<Reply> {
                 });
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(Error::Tool {
-                    op: op.into(),
-                    message: format!("the tool ended: {}", tail(&log, 5)),
-                });
+                return Err(Error::Tool { op: op.into(), message: format!("the tool ended: {}", tail(&log, 5)) });
             }
         }
     }

@@ -14,20 +14,12 @@ pub struct Netns {
 }
 
 fn ip(args: &[&str]) -> Result<()> {
-    let output = Command::new("ip")
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(Error::io("running ip"))?;
+    let output = Command::new("ip").args(args).stdin(Stdio::null()).output().map_err(Error::io("running ip"))?;
     if output.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(Error::Setup(format!(
-        "ip {}: {}",
-        args.join(" "),
-        said.trim()
-    )))
+    Err(Error::Setup(format!("ip {}: {}", args.join(" "), said.trim())))
 }
 
 impl Netns {
@@ -47,29 +39,12 @@ impl Netns {
         let id = random.below(1 << 24);
         let [_, _, a, b, ..] = random.next_u64().to_be_bytes();
         // A /30 of the range that RFC 2544 keeps for tests of networks: nobody's real addresses.
-        let base = u32::from(Ipv4Addr::new(198, 18 + (a & 1), b, 0))
-            + 4 * u32::try_from(random.below(60)).unwrap_or(0);
+        let base = u32::from(Ipv4Addr::new(198, 18 + (a & 1), b, 0)) + 4 * u32::try_from(random.below(60)).unwrap_or(0);
         let (host, inside) = (Ipv4Addr::from(base + 1), Ipv4Addr::from(base + 2));
-        let netns = Self {
-            name: format!("semel{id:06x}"),
-            device: format!("sml{id:06x}"),
-            host,
-            inside,
-        };
+        let netns = Self { name: format!("semel{id:06x}"), device: format!("sml{id:06x}"), host, inside };
         ip(&["netns", "add", &netns.name])?;
         let peer = format!("{}p", netns.device);
-        ip(&[
-            "link",
-            "add",
-            &netns.device,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            &peer,
-            "netns",
-            &netns.name,
-        ])?;
+        ip(&["link", "add", &netns.device, "type", "veth", "peer", "name", &peer, "netns", &netns.name])?;
         ip(&["addr", "add", &format!("{host}/30"), "dev", &netns.device])?;
         ip(&["link", "set", &netns.device, "up"])?;
         let inner = |args: &[&str]| ip(&[&["-n", netns.name.as_str()], args].concat());
@@ -99,10 +74,7 @@ impl Netns {
     /// Each side sends to a hardware address that nobody has: no device goes down and no sender gets an error, as
     /// with a link that is cut somewhere between two machines.
     pub fn cut(&self) -> Result<()> {
-        self.neighbour(
-            &["replace"],
-            &["lladdr", "02:00:00:00:00:01", "nud", "permanent"],
-        )
+        self.neighbour(&["replace"], &["lladdr", "02:00:00:00:00:01", "nud", "permanent"])
     }
 
     /// The end of the partition.
@@ -111,19 +83,9 @@ impl Netns {
     }
 
     fn neighbour(&self, verb: &[&str], what: &[&str]) -> Result<()> {
-        let (host, inside, peer) = (
-            self.host.to_string(),
-            self.inside.to_string(),
-            format!("{}p", self.device),
-        );
+        let (host, inside, peer) = (self.host.to_string(), self.inside.to_string(), format!("{}p", self.device));
         ip(&[&["neigh"], verb, &[&inside, "dev", &self.device], what].concat())?;
-        ip(&[
-            &["-n", &self.name, "neigh"],
-            verb,
-            &[&host, "dev", &peer],
-            what,
-        ]
-        .concat())
+        ip(&[&["-n", &self.name, "neigh"], verb, &[&host, "dev", &peer], what].concat())
     }
 }
 

@@ -45,7 +45,5 @@ pub(crate) fn reserve_port_on(host: IpAddr) -> Result<PortLease> {
         }
         return Ok(PortLease { port, _lock: lock });
     }
-    Err(Error::Setup(format!(
-        "no free port from 12000 to 23999 on {host}"
-    )))
+    Err(Error::Setup(format!("no free port from 12000 to 23999 on {host}")))
 }

@@ -28,18 +28,8 @@ impl Program {
     /// A program file.
     pub fn path(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
-        let name = path.file_name().map_or_else(
-            || "program".into(),
-            |name| name.to_string_lossy().into_owned(),
-        );
-        Self {
-            name,
-            path,
-            args: Vec::new(),
-            env: Vec::new(),
-            cwd: None,
-            netns: None,
-        }
+        let name = path.file_name().map_or_else(|| "program".into(), |name| name.to_string_lossy().into_owned());
+        Self { name, path, args: Vec::new(), env: Vec::new(), cwd: None, netns: None }
     }
 
     /// An example of a package of this workspace, in the profile of the running test.
@@ -106,27 +96,16 @@ impl Program {
                 ip
             }
         };
-        command
-            .args(&self.args)
-            .current_dir(self.cwd.as_deref().unwrap_or(dir.path()));
+        command.args(&self.args).current_dir(self.cwd.as_deref().unwrap_or(dir.path()));
         for (name, value) in &self.env {
             match value {
                 Some(value) => command.env(name, value),
                 None => command.env_remove(name),
             };
         }
-        command
-            .stdin(Stdio::null())
-            .stdout(create("stdout.log")?)
-            .stderr(create("stderr.log")?);
+        command.stdin(Stdio::null()).stdout(create("stdout.log")?).stderr(create("stderr.log")?);
         let child = guardian::spawn(&mut command)?;
-        Ok(Running {
-            name: self.name.clone(),
-            child,
-            status: None,
-            began: Instant::now(),
-            dir,
-        })
+        Ok(Running { name: self.name.clone(), child, status: None, began: Instant::now(), dir })
     }
 }
 
@@ -167,17 +146,13 @@ impl Running {
     }
 
     fn read(&self, name: &str) -> String {
-        String::from_utf8_lossy(&std::fs::read(self.dir.path().join(name)).unwrap_or_default())
-            .into_owned()
+        String::from_utf8_lossy(&std::fs::read(self.dir.path().join(name)).unwrap_or_default()).into_owned()
     }
 
     /// The exit status, if the started process has ended (its children may live).
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
         if self.status.is_none() {
-            self.status = self
-                .child
-                .try_wait()
-                .map_err(Error::io(format!("waiting for {}", self.name)))?;
+            self.status = self.child.try_wait().map_err(Error::io(format!("waiting for {}", self.name)))?;
         }
         Ok(self.status)
     }
@@ -203,12 +178,7 @@ impl Running {
             return Ok(());
         }
         let log = self.dir.path().join("stderr.log");
-        Err(Error::Ended {
-            what: self.name.clone(),
-            status: status.to_string(),
-            tail: tail(&log, 30),
-            log,
-        })
+        Err(Error::Ended { what: self.name.clone(), status: status.to_string(), tail: tail(&log, 30), log })
     }
 
     /// Waits until stdout or stderr holds a text.
@@ -223,17 +193,10 @@ impl Running {
             if let Some(status) = ended {
                 let log = self.dir.path().join("stderr.log");
                 let what = format!("{} (before it printed {text:?})", self.name);
-                return Err(Error::Ended {
-                    what,
-                    status: status.to_string(),
-                    tail: tail(&log, 30),
-                    log,
-                });
+                return Err(Error::Ended { what, status: status.to_string(), tail: tail(&log, 30), log });
             }
             if Instant::now() > deadline {
-                return Err(
-                    self.deadline(&format!("{text:?} in the output of {}", self.name), within)
-                );
+                return Err(self.deadline(&format!("{text:?} in the output of {}", self.name), within));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -242,11 +205,7 @@ impl Running {
     fn deadline(&self, what: &str, after: Duration) -> Error {
         let log = self.dir.path().join("stderr.log");
         let hint = format!("{}: {}", log.display(), tail(&log, 20));
-        Error::Deadline {
-            what: what.into(),
-            after,
-            hint,
-        }
+        Error::Deadline { what: what.into(), after, hint }
     }
 
     /// The started process and everything below it.
@@ -256,23 +215,14 @@ impl Running {
 
     /// Everything below the started process.
     pub fn children(&self) -> Vec<ProcessInfo> {
-        self.tree()
-            .into_iter()
-            .filter(|p| p.pid != self.pid())
-            .collect()
+        self.tree().into_iter().filter(|p| p.pid != self.pid()).collect()
     }
 
     /// SIGKILL to the started process alone; returns when it is gone.
     pub fn kill(&mut self) -> Result<()> {
         if self.try_wait()?.is_none() {
-            self.child
-                .kill()
-                .map_err(Error::io(format!("killing {}", self.name)))?;
-            self.status = Some(
-                self.child
-                    .wait()
-                    .map_err(Error::io(format!("waiting for {}", self.name)))?,
-            );
+            self.child.kill().map_err(Error::io(format!("killing {}", self.name)))?;
+            self.status = Some(self.child.wait().map_err(Error::io(format!("waiting for {}", self.name)))?);
         }
         Ok(())
     }
@@ -339,11 +289,7 @@ impl Drop for Running {
 /// The folder of finished binaries (`target/debug`), from the path of the test itself (`target/debug/deps/x-1a2b`).
 fn profile_dir(test: &Path) -> Option<PathBuf> {
     let dir = test.parent()?;
-    let dir = if dir.ends_with("deps") || dir.ends_with("examples") {
-        dir.parent()?
-    } else {
-        dir
-    };
+    let dir = if dir.ends_with("deps") || dir.ends_with("examples") { dir.parent()? } else { dir };
     Some(dir.to_owned())
 }
 
@@ -357,16 +303,9 @@ fn built(package: &str, kind: &str, name: &str) -> Result<PathBuf> {
     }
     let test = std::env::current_exe().map_err(Error::io("finding the test's own path"))?;
     let Some(dir) = profile_dir(&test) else {
-        return Err(Error::Setup(format!(
-            "{} is not in a target folder of cargo",
-            test.display()
-        )));
+        return Err(Error::Setup(format!("{} is not in a target folder of cargo", test.display())));
     };
-    let path = if kind == "--example" {
-        dir.join("examples").join(name)
-    } else {
-        dir.join(name)
-    };
+    let path = if kind == "--example" { dir.join("examples").join(name) } else { dir.join(name) };
     if std::env::var_os("SEMEL_TEST_NO_BUILD").is_none() {
         let profile = match dir.file_name().and_then(|name| name.to_str()) {
             Some("debug") | None => "dev",
@@ -375,16 +314,7 @@ fn built(package: &str, kind: &str, name: &str) -> Result<PathBuf> {
         let target = dir.parent().unwrap_or(&dir);
         let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
             .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-            .args([
-                "build",
-                "--quiet",
-                "--package",
-                package,
-                kind,
-                name,
-                "--profile",
-                profile,
-            ])
+            .args(["build", "--quiet", "--package", package, kind, name, "--profile", profile])
             .arg("--target-dir")
             .arg(target)
             .stdin(Stdio::null())
@@ -396,10 +326,7 @@ fn built(package: &str, kind: &str, name: &str) -> Result<PathBuf> {
         }
     }
     if !path.exists() {
-        return Err(Error::Setup(format!(
-            "{} does not exist: build {key} first",
-            path.display()
-        )));
+        return Err(Error::Setup(format!("{} does not exist: build {key} first", path.display())));
     }
     built.insert(key, path.clone());
     Ok(path)

@@ -80,13 +80,7 @@ pub struct Proxy {
 fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<std::io::Result<Runtime>> = OnceLock::new();
     RUNTIME
-        .get_or_init(|| {
-            tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(2)
-                .thread_name("proxy")
-                .enable_all()
-                .build()
-        })
+        .get_or_init(|| tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("proxy").enable_all().build())
         .as_ref()
         .map_err(|e| Error::Setup(format!("starting the proxies' threads: {e}")))
 }
@@ -99,19 +93,10 @@ impl Proxy {
 
     /// As [`start`](Self::start), on another address of this machine.
     pub fn start_on(host: IpAddr, upstream: SocketAddr) -> Result<Self> {
-        let listener =
-            std::net::TcpListener::bind((host, 0)).map_err(Error::io("binding a proxy"))?;
-        listener
-            .set_nonblocking(true)
-            .map_err(Error::io("setting up a proxy"))?;
-        let address = listener
-            .local_addr()
-            .map_err(Error::io("reading a proxy's address"))?;
-        let (order, watched) = watch::channel(Order {
-            mode: Mode::Flow,
-            drops: 0,
-            how: Cut::Reset,
-        });
+        let listener = std::net::TcpListener::bind((host, 0)).map_err(Error::io("binding a proxy"))?;
+        listener.set_nonblocking(true).map_err(Error::io("setting up a proxy"))?;
+        let address = listener.local_addr().map_err(Error::io("reading a proxy's address"))?;
+        let (order, watched) = watch::channel(Order { mode: Mode::Flow, drops: 0, how: Cut::Reset });
         let upstream = Arc::new(Mutex::new(upstream));
         let counters = Arc::new(Counters::default());
         let (to, count) = (Arc::clone(&upstream), Arc::clone(&counters));
@@ -125,13 +110,7 @@ impl Proxy {
                 tokio::spawn(serve(client, to, watched.clone(), Arc::clone(&count)));
             }
         });
-        Ok(Self {
-            address,
-            upstream,
-            order,
-            counters,
-            task,
-        })
+        Ok(Self { address, upstream, order, counters, task })
     }
 
     /// Where clients connect.
@@ -194,10 +173,7 @@ impl Proxy {
 
     /// Bytes passed on (to the server, to the client).
     pub fn passed(&self) -> (u64, u64) {
-        (
-            self.counters.to_server.load(Ordering::Relaxed),
-            self.counters.to_client.load(Ordering::Relaxed),
-        )
+        (self.counters.to_server.load(Ordering::Relaxed), self.counters.to_client.load(Ordering::Relaxed))
     }
 }
 
@@ -208,12 +184,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn serve(
-    mut client: TcpStream,
-    to: SocketAddr,
-    watched: watch::Receiver<Order>,
-    count: Arc<Counters>,
-) {
+async fn serve(mut client: TcpStream, to: SocketAddr, watched: watch::Receiver<Order>, count: Arc<Counters>) {
     count.open.fetch_add(1, Ordering::Relaxed);
     let since = watched.borrow().drops;
     let ended = ended(watched.clone(), since);
@@ -229,20 +200,8 @@ async fn serve(
             let how = {
                 let (client_read, client_write) = client.split();
                 let (server_read, server_write) = server.split();
-                let up = pump(
-                    client_read,
-                    server_write,
-                    Direction::ToServer,
-                    watched.clone(),
-                    &count.to_server,
-                );
-                let down = pump(
-                    server_read,
-                    client_write,
-                    Direction::ToClient,
-                    watched.clone(),
-                    &count.to_client,
-                );
+                let up = pump(client_read, server_write, Direction::ToServer, watched.clone(), &count.to_server);
+                let down = pump(server_read, client_write, Direction::ToClient, watched.clone(), &count.to_client);
                 tokio::select! {
                     how = &mut ended => how,
                     // A reset of one side is a reset of the other; an orderly end is passed on by each way itself.
@@ -264,14 +223,9 @@ fn close(stream: &TcpStream, how: Cut) {
 
 /// Resolves when a connection that began at `since` must end.
 async fn ended(mut watched: watch::Receiver<Order>, since: u64) -> Cut {
-    let found = watched
-        .wait_for(|order| order.drops != since || matches!(order.mode, Mode::Cut(_)))
-        .await;
+    let found = watched.wait_for(|order| order.drops != since || matches!(order.mode, Mode::Cut(_))).await;
     match found.map(|order| *order) {
-        Ok(Order {
-            mode: Mode::Cut(how),
-            ..
-        }) => how,
+        Ok(Order { mode: Mode::Cut(how), .. }) => how,
         Ok(order) => order.how,
         Err(_) => Cut::Reset,
     }
@@ -303,11 +257,6 @@ async fn pump(
 }
 
 async fn passing(watched: &mut watch::Receiver<Order>, way: Direction) -> std::io::Result<()> {
-    let stalled =
-        |order: &Order| matches!(order.mode, Mode::Stall(direction) if direction.covers(way));
-    watched
-        .wait_for(|order| !stalled(order))
-        .await
-        .map(drop)
-        .map_err(|_| std::io::ErrorKind::BrokenPipe.into())
+    let stalled = |order: &Order| matches!(order.mode, Mode::Stall(direction) if direction.covers(way));
+    watched.wait_for(|order| !stalled(order)).await.map(drop).map_err(|_| std::io::ErrorKind::BrokenPipe.into())
 }

@@ -12,9 +12,7 @@ pub struct Random {
 impl Random {
     /// A generator for the named test, seeded from `SEMEL_SEED` or at random; prints how to repeat the run.
     pub fn from_env(test: &str) -> Self {
-        let given = std::env::var("SEMEL_SEED")
-            .ok()
-            .and_then(|text| text.trim().parse().ok());
+        let given = std::env::var("SEMEL_SEED").ok().and_then(|text| text.trim().parse().ok());
         let seed = given.unwrap_or_else(|| Self::unseeded().next_u64() >> 16);
         println!("{test}: SEMEL_SEED={seed} repeats the random choices of this run");
         Self::new(seed)
@@ -40,11 +38,7 @@ impl Random {
 
     /// A number below `bound` (0 if `bound` is 0).
     pub fn below(&mut self, bound: u64) -> u64 {
-        if bound == 0 {
-            0
-        } else {
-            self.next_u64() % bound
-        }
+        if bound == 0 { 0 } else { self.next_u64() % bound }
     }
 
     /// A number of the range, whose end is excluded.
@@ -72,11 +66,7 @@ pub(crate) fn mix(z: u64) -> u64 {
 
 /// `short` where `SEMEL_TEST_SCALE=short` (two cores, under an hour in all), else `full`.
 pub fn scale<T>(short: T, full: T) -> T {
-    if std::env::var("SEMEL_TEST_SCALE").is_ok_and(|scale| scale == "short") {
-        short
-    } else {
-        full
-    }
+    if std::env::var("SEMEL_TEST_SCALE").is_ok_and(|scale| scale == "short") { short } else { full }
 }
 
 #[cfg(test)]
@@ -87,10 +77,7 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_numbers() {
         let (mut a, mut b) = (Random::new(7), Random::new(7));
-        assert_eq!(
-            (0..5).map(|_| a.next_u64()).collect::<Vec<_>>(),
-            (0..5).map(|_| b.next_u64()).collect::<Vec<_>>()
-        );
+        assert_eq!((0..5).map(|_| a.next_u64()).collect::<Vec<_>>(), (0..5).map(|_| b.next_u64()).collect::<Vec<_>>());
         assert_ne!(Random::new(8).next_u64(), Random::new(7).next_u64());
         // Published first value of SplitMix64 with seed 0.
         assert_eq!(Random::new(0).next_u64(), 0xE220_A839_7B1D_CDAF);

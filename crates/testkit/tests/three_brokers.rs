@@ -21,15 +21,11 @@ fn a_killed_leader_is_replaced_and_acknowledged_rows_stay() {
     kafka.move_leader(&topic, 0, other).unwrap();
     let began = Instant::now();
     kafka.kill(other).unwrap();
-    let next = kafka
-        .wait_leader(&topic, 0, |leader| leader.is_some_and(|id| id != other))
-        .unwrap()
-        .unwrap();
+    let next = kafka.wait_leader(&topic, 0, |leader| leader.is_some_and(|id| id != other)).unwrap().unwrap();
     println!("a new leader {:?} after the kill", began.elapsed());
     assert_ne!(next, other);
     let at_kill = load.written();
-    load.wait_written(at_kill + 500, Duration::from_secs(60))
-        .unwrap();
+    load.wait_written(at_kill + 500, Duration::from_secs(60)).unwrap();
     kafka.start_again(other).unwrap();
     assert_eq!(load.finish().unwrap(), n);
 
@@ -43,22 +39,10 @@ fn a_killed_leader_is_replaced_and_acknowledged_rows_stay() {
     compare(expected, got).assert_exactly_once();
 
     // Clients are told the proxies' addresses, so a stall of all of them is seen by clients and not by the kit.
-    let client = |limit| {
-        kafka.read_as(
-            &topic,
-            &[("default.api.timeout.ms".into(), "2000".into())],
-            limit,
-        )
-    };
-    assert_eq!(
-        client(Duration::from_secs(30)).unwrap().len(),
-        usize::try_from(n).unwrap()
-    );
+    let client = |limit| kafka.read_as(&topic, &[("default.api.timeout.ms".into(), "2000".into())], limit);
+    assert_eq!(client(Duration::from_secs(30)).unwrap().len(), usize::try_from(n).unwrap());
     for id in 1..=3 {
-        assert!(
-            kafka.proxy(id).unwrap().passed().1 > 0,
-            "broker {id} was not reached through its proxy"
-        );
+        assert!(kafka.proxy(id).unwrap().passed().1 > 0, "broker {id} was not reached through its proxy");
         kafka.proxy(id).unwrap().stall();
     }
     assert!(client(Duration::from_secs(3)).is_err());
@@ -66,14 +50,9 @@ fn a_killed_leader_is_replaced_and_acknowledged_rows_stay() {
     (1..=3).for_each(|id| kafka.proxy(id).unwrap().cut(Cut::Reset));
     assert!(client(Duration::from_secs(3)).is_err());
     (1..=3).for_each(|id| kafka.proxy(id).unwrap().resume());
-    assert_eq!(
-        client(Duration::from_secs(30)).unwrap().len(),
-        usize::try_from(n).unwrap()
-    );
+    assert_eq!(client(Duration::from_secs(30)).unwrap().len(), usize::try_from(n).unwrap());
 
     kafka.restart_all().unwrap();
-    kafka
-        .write_transaction(&topic, "t", &[WriteRow::to(0).value("x")], true)
-        .unwrap();
+    kafka.write_transaction(&topic, "t", &[WriteRow::to(0).value("x")], true).unwrap();
     assert_eq!(kafka.count_committed(&topic).unwrap(), n + 1);
 }

@@ -1,9 +1,6 @@
 //! A local folder (or a network file system with hard links). What was written survives power loss.
 
-use super::{
-    ATTEMPT_DEADLINE, PutOutcome, Store, StoreError, StoreResult, StoredObject, check_path,
-    check_prefix, within,
-};
+use super::{ATTEMPT_DEADLINE, PutOutcome, Store, StoreError, StoreResult, StoredObject, check_path, check_prefix, within};
 use bytes::Bytes;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -28,12 +25,7 @@ impl LocalStore {
         let root: PathBuf = root.into();
         let failed = |error| io_error("open", &root.display().to_string(), error);
         if root.as_os_str().is_empty() {
-            return Err(StoreError::fatal(
-                "open",
-                "",
-                "the path is empty",
-                "name a folder",
-            ));
+            return Err(StoreError::fatal("open", "", "the path is empty", "name a folder"));
         }
         let root = std::path::absolute(&root).map_err(failed)?;
         make_folder(&root.join(SCRATCH)).map_err(failed)?;
@@ -42,9 +34,7 @@ impl LocalStore {
     }
 
     fn scratch(&self) -> PathBuf {
-        self.root
-            .join(SCRATCH)
-            .join(uuid::Uuid::new_v4().simple().to_string())
+        self.root.join(SCRATCH).join(uuid::Uuid::new_v4().simple().to_string())
     }
 
     /// Runs blocking work on its own thread, with a deadline. (A thread stuck in a hung file system stays behind.)
@@ -54,11 +44,7 @@ impl LocalStore {
         path: &'a str,
         work: impl FnOnce(LocalStore, PathBuf) -> io::Result<T> + Send + 'static,
     ) -> StoreResult<'a, T> {
-        let checked = if operation == "list" {
-            check_prefix(path)
-        } else {
-            check_path(operation, path)
-        };
+        let checked = if operation == "list" { check_prefix(path) } else { check_path(operation, path) };
         let (store, file) = (self.clone(), self.root.join(path));
         Box::pin(async move {
             checked?;
@@ -86,9 +72,7 @@ impl Store for LocalStore {
             let _ = fs::remove_file(&scratch);
             match linked {
                 Ok(()) => synced.map(|()| PutOutcome::Written),
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                    synced.map(|()| PutOutcome::Exists)
-                }
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => synced.map(|()| PutOutcome::Exists),
                 Err(error) => Err(error),
             }
         })
@@ -145,12 +129,11 @@ impl Store for LocalStore {
                 Err(error) => return Err(error),
             }
             // A folder of one checkpoint goes with its last file; the removal of a filled folder fails.
-            if let Some(folder) = file
-                .parent()
-                .filter(|folder| folder.parent() != Some(store.root.as_path()))
-                && folder != store.root {
-                    let _ = fs::remove_dir(folder);
-                }
+            if let Some(folder) = file.parent().filter(|folder| folder.parent() != Some(store.root.as_path()))
+                && folder != store.root
+            {
+                let _ = fs::remove_dir(folder);
+            }
             Ok(())
         })
     }
@@ -194,10 +177,7 @@ fn list_folder(root: &Path, folder: &Path, found: &mut Vec<StoredObject>) -> io:
     };
     for entry in entries {
         let entry = entry?;
-        let hidden = entry
-            .file_name()
-            .to_str()
-            .is_none_or(|name| name.starts_with('.'));
+        let hidden = entry.file_name().to_str().is_none_or(|name| name.starts_with('.'));
         if hidden {
             continue;
         }
@@ -205,10 +185,7 @@ fn list_folder(root: &Path, folder: &Path, found: &mut Vec<StoredObject>) -> io:
             Ok(metadata) if metadata.is_dir() => list_folder(root, &entry.path(), found)?,
             Ok(metadata) => {
                 if let Some(path) = entry.path().strip_prefix(root).ok().and_then(Path::to_str) {
-                    found.push(StoredObject {
-                        path: path.to_owned(),
-                        bytes: metadata.len(),
-                    });
+                    found.push(StoredObject { path: path.to_owned(), bytes: metadata.len() });
                 }
             }
             Err(error) if is_absent(&error) => {}
@@ -223,11 +200,7 @@ fn remove_old_scratch(folder: &Path) {
         return;
     };
     for entry in entries.flatten() {
-        let age = entry
-            .metadata()
-            .and_then(|m| m.modified())
-            .ok()
-            .and_then(|time| time.elapsed().ok());
+        let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|time| time.elapsed().ok());
         if age.is_some_and(|age| age > SCRATCH_AGE) {
             let _ = fs::remove_file(entry.path());
         }
@@ -237,22 +210,12 @@ fn remove_old_scratch(folder: &Path) {
 fn io_error(operation: &'static str, path: &str, error: io::Error) -> StoreError {
     let hint = match error.kind() {
         ErrorKind::NotFound if operation == "get_range" => {
-            return StoreError::NotFound {
-                path: path.to_owned(),
-            };
+            return StoreError::NotFound { path: path.to_owned() };
         }
-        ErrorKind::PermissionDenied => {
-            "give the user of this process the right to read and write this folder"
-        }
-        ErrorKind::ReadOnlyFilesystem => {
-            "the file system is mounted read-only: remount it or use another folder"
-        }
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            "make room on this file system or raise the quota"
-        }
-        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
-            "a file stands where a folder is needed: remove it"
-        }
+        ErrorKind::PermissionDenied => "give the user of this process the right to read and write this folder",
+        ErrorKind::ReadOnlyFilesystem => "the file system is mounted read-only: remount it or use another folder",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room on this file system or raise the quota",
+        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => "a file stands where a folder is needed: remove it",
         ErrorKind::Unsupported | ErrorKind::CrossesDevices | ErrorKind::TooManyLinks => {
             "the file system must support hard links: use another one"
         }

@@ -64,9 +64,7 @@ pub trait Store: Send + Sync + Debug {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// Retryable. Whether a write happened, or will still happen, is unknown.
-    #[error(
-        "{operation} {path}: {reason} (transient; the outcome of a write is unknown until it is read back)"
-    )]
+    #[error("{operation} {path}: {reason} (transient; the outcome of a write is unknown until it is read back)")]
     Transient {
         /// What was tried.
         operation: &'static str,
@@ -101,30 +99,12 @@ impl StoreError {
         matches!(self, StoreError::Transient { .. })
     }
 
-    pub(crate) fn transient(
-        operation: &'static str,
-        path: &str,
-        reason: impl ToString,
-    ) -> StoreError {
-        StoreError::Transient {
-            operation,
-            path: path.to_owned(),
-            reason: reason.to_string(),
-        }
+    pub(crate) fn transient(operation: &'static str, path: &str, reason: impl ToString) -> StoreError {
+        StoreError::Transient { operation, path: path.to_owned(), reason: reason.to_string() }
     }
 
-    pub(crate) fn fatal(
-        operation: &'static str,
-        path: &str,
-        reason: impl ToString,
-        hint: impl Into<String>,
-    ) -> StoreError {
-        StoreError::Final {
-            operation,
-            path: path.to_owned(),
-            reason: reason.to_string(),
-            hint: hint.into(),
-        }
+    pub(crate) fn fatal(operation: &'static str, path: &str, reason: impl ToString, hint: impl Into<String>) -> StoreError {
+        StoreError::Final { operation, path: path.to_owned(), reason: reason.to_string(), hint: hint.into() }
     }
 }
 
@@ -140,9 +120,7 @@ pub fn open_store(url: &str) -> Result<Arc<dyn Store>, StoreError> {
         None => ("file".to_owned(), url),
     };
     match scheme.as_str() {
-        "file" => Ok(Arc::new(LocalStore::open(
-            rest.strip_prefix("localhost").unwrap_or(rest),
-        )?)),
+        "file" => Ok(Arc::new(LocalStore::open(rest.strip_prefix("localhost").unwrap_or(rest))?)),
         "memory" => Ok(Arc::new(ObjectStoreBackend::memory(rest))),
         "s3" | "s3a" => Ok(Arc::new(ObjectStoreBackend::s3(rest)?)),
         "gs" => Ok(Arc::new(ObjectStoreBackend::gcs(rest)?)),
@@ -173,13 +151,8 @@ async fn probe(store: &dyn Store, path: &str) -> Result<(), StoreError> {
             "the journal needs conditional puts (If-None-Match on S3, generation match on GCS): use a store that has them",
         ))
     };
-    store
-        .put_if_absent(path, Bytes::from_static(b"first"))
-        .await?;
-    match store
-        .put_if_absent(path, Bytes::from_static(b"second"))
-        .await?
-    {
+    store.put_if_absent(path, Bytes::from_static(b"first")).await?;
+    match store.put_if_absent(path, Bytes::from_static(b"second")).await? {
         PutOutcome::Exists => {}
         PutOutcome::Written => return wrong("put-if-absent overwrote an object that existed"),
     }
@@ -192,13 +165,8 @@ async fn probe(store: &dyn Store, path: &str) -> Result<(), StoreError> {
 
 /// Checks a relative path: parts of letters, digits and `_.-`, none of them empty, `.` or `..`.
 pub(crate) fn check_path(operation: &'static str, path: &str) -> Result<(), StoreError> {
-    let part_is_good = |part: &str| {
-        !part.is_empty()
-            && !part.starts_with('.')
-            && part
-                .chars()
-                .all(|c| c.is_ascii_graphic() && !"\\:*?\"<>|".contains(c))
-    };
+    let part_is_good =
+        |part: &str| !part.is_empty() && !part.starts_with('.') && part.chars().all(|c| c.is_ascii_graphic() && !"\\:*?\"<>|".contains(c));
     if path.len() <= 900 && path.split('/').all(part_is_good) {
         return Ok(());
     }
@@ -215,12 +183,7 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), StoreError> {
     match prefix.strip_suffix('/') {
         Some(folder) => check_path("list", folder),
         None if prefix.is_empty() => Ok(()),
-        None => Err(StoreError::fatal(
-            "list",
-            prefix,
-            "a prefix must be a folder",
-            "end it with '/'",
-        )),
+        None => Err(StoreError::fatal("list", prefix, "a prefix must be a folder", "end it with '/'")),
     }
 }
 
@@ -233,10 +196,6 @@ pub(crate) async fn within<T>(
 ) -> Result<T, StoreError> {
     match tokio::time::timeout(limit, call).await {
         Ok(result) => result,
-        Err(_) => Err(StoreError::transient(
-            operation,
-            path,
-            format_args!("no answer within {limit:?}"),
-        )),
+        Err(_) => Err(StoreError::transient(operation, path, format_args!("no answer within {limit:?}"))),
     }
 }

@@ -1,9 +1,6 @@
 //! S3, GCS and memory, through crate `object_store`.
 
-use super::{
-    ATTEMPT_DEADLINE, PutOutcome, Store, StoreError, StoreResult, StoredObject, TOTAL_DEADLINE,
-    check_path, check_prefix, within,
-};
+use super::{ATTEMPT_DEADLINE, PutOutcome, Store, StoreError, StoreResult, StoredObject, TOTAL_DEADLINE, check_path, check_prefix, within};
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use futures::TryStreamExt;
@@ -11,9 +8,7 @@ use object_store::aws::AmazonS3Builder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{
-    ClientOptions, Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig,
-};
+use object_store::{ClientOptions, Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -32,10 +27,7 @@ pub struct ObjectStoreBackend {
 impl ObjectStoreBackend {
     /// Any object store; `folder` may be empty.
     pub fn new(inner: Arc<dyn ObjectStore>, folder: &str) -> ObjectStoreBackend {
-        ObjectStoreBackend {
-            inner,
-            folder: folder.trim_matches('/').to_owned(),
-        }
+        ObjectStoreBackend { inner, folder: folder.trim_matches('/').to_owned() }
     }
 
     /// The store of this name in this process.
@@ -47,12 +39,9 @@ impl ObjectStoreBackend {
     /// `bucket/folder` on S3, or on what `AWS_ENDPOINT_URL` names.
     pub fn s3(place: &str) -> Result<ObjectStoreBackend, StoreError> {
         let (bucket, folder) = place.split_once('/').unwrap_or((place, ""));
-        let plain = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]
-            .map(|name| std::env::var(name).ok());
+        let plain = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"].map(|name| std::env::var(name).ok());
         let endpoint = plain.into_iter().flatten().find(|url| !url.is_empty());
-        let mut builder = AmazonS3Builder::from_env()
-            .with_bucket_name(bucket)
-            .with_retry(no_retries());
+        let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(no_retries());
         if let Some(endpoint) = &endpoint {
             builder = builder.with_endpoint(endpoint);
         }
@@ -68,23 +57,13 @@ impl ObjectStoreBackend {
     /// `bucket/folder` on Google Cloud Storage.
     pub fn gcs(place: &str) -> Result<ObjectStoreBackend, StoreError> {
         let (bucket, folder) = place.split_once('/').unwrap_or((place, ""));
-        let mut builder = GoogleCloudStorageBuilder::from_env()
-            .with_bucket_name(bucket)
-            .with_retry(no_retries());
-        let emulator = std::env::var("STORAGE_EMULATOR_HOST")
-            .ok()
-            .filter(|host| !host.is_empty());
+        let mut builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket).with_retry(no_retries());
+        let emulator = std::env::var("STORAGE_EMULATOR_HOST").ok().filter(|host| !host.is_empty());
         if let Some(host) = &emulator {
-            let url = if host.contains("://") {
-                host.clone()
-            } else {
-                format!("http://{host}")
-            };
+            let url = if host.contains("://") { host.clone() } else { format!("http://{host}") };
             builder = builder.with_base_url(&url).with_skip_signature(true);
         }
-        let built = builder
-            .with_client_options(client_options(emulator.is_some()))
-            .build();
+        let built = builder.with_client_options(client_options(emulator.is_some())).build();
         let inner = built.map_err(|error| {
             let hint = "set the bucket and GOOGLE_APPLICATION_CREDENTIALS (or run where a service account is attached)";
             StoreError::fatal("open", &format!("gs://{place}"), error, hint)
@@ -93,45 +72,28 @@ impl ObjectStoreBackend {
     }
 
     fn path(&self, path: &str) -> Path {
-        if self.folder.is_empty() {
-            Path::from(path)
-        } else {
-            Path::from(format!("{}/{path}", self.folder))
-        }
+        if self.folder.is_empty() { Path::from(path) } else { Path::from(format!("{}/{path}", self.folder)) }
     }
 
     /// Repeats an idempotent call while its error is transient, until the total deadline.
-    async fn retried<T, F>(
-        &self,
-        operation: &'static str,
-        path: &str,
-        call: impl Fn() -> F,
-    ) -> Result<T, StoreError>
+    async fn retried<T, F>(&self, operation: &'static str, path: &str, call: impl Fn() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let attempt = || {
-            within(ATTEMPT_DEADLINE, operation, path, async {
-                call().await.map_err(|e| map(operation, path, e))
-            })
-        };
+        let attempt = || within(ATTEMPT_DEADLINE, operation, path, async { call().await.map_err(|e| map(operation, path, e)) });
         let backoff = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(50))
             .with_max_delay(Duration::from_secs(5))
             .with_jitter()
             .without_max_times();
         let retried = attempt.retry(backoff).when(StoreError::is_transient);
-        let retried = retried
-            .notify(|error, delay| tracing::warn!(%error, ?delay, "store: will be tried again"));
+        let retried = retried.notify(|error, delay| tracing::warn!(%error, ?delay, "store: will be tried again"));
         within(TOTAL_DEADLINE, operation, path, retried).await
     }
 }
 
 fn no_retries() -> RetryConfig {
-    RetryConfig {
-        max_retries: 0,
-        ..RetryConfig::default()
-    }
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
 fn client_options(allow_http: bool) -> ClientOptions {
@@ -150,15 +112,9 @@ impl Store for ObjectStoreBackend {
             check_path(OPERATION, path)?;
             within(ATTEMPT_DEADLINE, OPERATION, path, async {
                 let options = PutOptions::from(PutMode::Create);
-                match self
-                    .inner
-                    .put_opts(&self.path(path), PutPayload::from(bytes), options)
-                    .await
-                {
+                match self.inner.put_opts(&self.path(path), PutPayload::from(bytes), options).await {
                     Ok(_) => Ok(PutOutcome::Written),
-                    Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
-                        Ok(PutOutcome::Exists)
-                    }
+                    Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(PutOutcome::Exists),
                     Err(error) => Err(map(OPERATION, path, error)),
                 }
             })
@@ -170,12 +126,7 @@ impl Store for ObjectStoreBackend {
         Box::pin(async move {
             check_path("put", path)?;
             let name = self.path(path);
-            let put = || async {
-                self.inner
-                    .put(&name, PutPayload::from(bytes.clone()))
-                    .await
-                    .map(drop)
-            };
+            let put = || async { self.inner.put(&name, PutPayload::from(bytes.clone())).await.map(drop) };
             self.retried("put", path, put).await
         })
     }
@@ -184,11 +135,7 @@ impl Store for ObjectStoreBackend {
         Box::pin(async move {
             check_path("get", path)?;
             let name = self.path(path);
-            let got = self
-                .retried("get", path, || async {
-                    self.inner.get(&name).await?.bytes().await
-                })
-                .await;
+            let got = self.retried("get", path, || async { self.inner.get(&name).await?.bytes().await }).await;
             match got {
                 Ok(bytes) => Ok(Some(bytes)),
                 Err(StoreError::NotFound { .. }) => Ok(None),
@@ -201,10 +148,7 @@ impl Store for ObjectStoreBackend {
         Box::pin(async move {
             check_path("get_range", path)?;
             let name = self.path(path);
-            self.retried("get_range", path, || async {
-                self.inner.get_range(&name, range.clone()).await
-            })
-            .await
+            self.retried("get_range", path, || async { self.inner.get_range(&name, range.clone()).await }).await
         })
     }
 
@@ -214,17 +158,10 @@ impl Store for ObjectStoreBackend {
             let folder = self.path(prefix.trim_end_matches('/'));
             let list = || self.inner.list(Some(&folder)).try_collect::<Vec<_>>();
             let found = self.retried("list", prefix, list).await?;
-            let skip = if self.folder.is_empty() {
-                0
-            } else {
-                self.folder.len() + 1
-            };
+            let skip = if self.folder.is_empty() { 0 } else { self.folder.len() + 1 };
             let object = |meta: object_store::ObjectMeta| {
                 let path = meta.location.as_ref().get(skip..)?.to_owned();
-                Some(StoredObject {
-                    path,
-                    bytes: meta.size,
-                })
+                Some(StoredObject { path, bytes: meta.size })
             };
             let mut found: Vec<_> = found.into_iter().filter_map(object).collect();
             found.sort();
@@ -236,10 +173,7 @@ impl Store for ObjectStoreBackend {
         Box::pin(async move {
             check_path("delete", path)?;
             let name = self.path(path);
-            match self
-                .retried("delete", path, || async { self.inner.delete(&name).await })
-                .await
-            {
+            match self.retried("delete", path, || async { self.inner.delete(&name).await }).await {
                 Err(StoreError::NotFound { .. }) => Ok(()),
                 other => other,
             }
@@ -250,23 +184,13 @@ impl Store for ObjectStoreBackend {
 fn map(operation: &'static str, path: &str, error: Error) -> StoreError {
     let hint = match &error {
         Error::NotFound { .. } if operation.starts_with("get") || operation == "delete" => {
-            return StoreError::NotFound {
-                path: path.to_owned(),
-            };
+            return StoreError::NotFound { path: path.to_owned() };
         }
         Error::NotFound { .. } => "create the bucket, or correct its name in the URL",
-        Error::PermissionDenied { .. } => {
-            "allow these credentials to list, read, write and delete under this prefix"
-        }
-        Error::Unauthenticated { .. } => {
-            "check the credentials in the environment: they are missing, wrong or expired"
-        }
-        Error::InvalidPath { .. } | Error::UnknownConfigurationKey { .. } => {
-            "check the URL and the store's settings"
-        }
-        Error::NotImplemented { .. } | Error::NotSupported { .. } => {
-            "use a store with conditional puts"
-        }
+        Error::PermissionDenied { .. } => "allow these credentials to list, read, write and delete under this prefix",
+        Error::Unauthenticated { .. } => "check the credentials in the environment: they are missing, wrong or expired",
+        Error::InvalidPath { .. } | Error::UnknownConfigurationKey { .. } => "check the URL and the store's settings",
+        Error::NotImplemented { .. } | Error::NotSupported { .. } => "use a store with conditional puts",
         _ => return StoreError::transient(operation, path, error),
     };
     StoreError::fatal(operation, path, error, hint)

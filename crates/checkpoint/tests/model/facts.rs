@@ -46,16 +46,8 @@ fn uid(name: &str) -> OperatorUid {
 pub fn entry(record: &Record) -> Entry {
     let nonce = nonce(record);
     match &record.content {
-        Content::Job => Entry::Job {
-            uuid: job_uuid(record.job),
-            name: String::new(),
-            nonce,
-            created_at_ms: 0,
-        },
-        Content::Generation {
-            generation,
-            restored,
-        } => Entry::Generation(GenerationEntry {
+        Content::Job => Entry::Job { uuid: job_uuid(record.job), name: String::new(), nonce, created_at_ms: 0 },
+        Content::Generation { generation, restored } => Entry::Generation(GenerationEntry {
             generation: Generation((*generation).into()),
             nonce,
             plan_hash: String::new(),
@@ -67,31 +59,18 @@ pub fn entry(record: &Record) -> Entry {
             restored: restored.map(id),
         }),
         Content::Checkpoint(checkpoint) => {
-            let file = |file: &File| StateFile {
-                path: path(*file).to_string(),
-                bytes: 0,
-                slots: (0, 0),
-            };
-            let part = Part {
+            let file = |file: &File| StateFile { path: path(*file).to_string(), bytes: 0, slots: (0, 0) };
+            let part = Part { subtask: 0, files: checkpoint.files.iter().map(file).collect() };
+            let snapshot = OperatorSnapshot { parts: vec![part], ..OperatorSnapshot::default() };
+            let committables = checkpoint.transactions.iter().map(|transaction| Committable {
+                sink: uid("sink"),
                 subtask: 0,
-                files: checkpoint.files.iter().map(file).collect(),
-            };
-            let snapshot = OperatorSnapshot {
-                parts: vec![part],
-                ..OperatorSnapshot::default()
-            };
-            let committables = checkpoint
-                .transactions
-                .iter()
-                .map(|transaction| Committable {
-                    sink: uid("sink"),
-                    subtask: 0,
-                    checkpoint: id(transaction.checkpoint),
-                    generation: Generation(transaction.generation.into()),
-                    handle: serde_json::Value::Null,
-                    rows: 0,
-                    bytes: 0,
-                });
+                checkpoint: id(transaction.checkpoint),
+                generation: Generation(transaction.generation.into()),
+                handle: serde_json::Value::Null,
+                rows: 0,
+                bytes: 0,
+            });
             Entry::Checkpoint(CheckpointEntry {
                 id: id(checkpoint.id),
                 generation: Generation(checkpoint.generation.into()),
@@ -117,87 +96,38 @@ pub fn entry(record: &Record) -> Entry {
 pub fn entries(state: &State) -> Option<Vec<(u64, Entry)>> {
     let job = state.job()?;
     let all = state.journal.iter();
-    all.map(|(number, record)| (record.job == job).then(|| (u64::from(*number), entry(record))))
-        .collect()
+    all.map(|(number, record)| (record.job == job).then(|| (u64::from(*number), entry(record)))).collect()
 }
 
 /// The real collection plan, or one made by broken rules.
-pub fn plan(
-    rules: &Rules,
-    state: &State,
-    job: u8,
-    generation: u8,
-    listed: &[File],
-) -> (Vec<u8>, Vec<File>) {
+pub fn plan(rules: &Rules, state: &State, job: u8, generation: u8, listed: &[File]) -> (Vec<u8>, Vec<File>) {
     let Some(entries) = entries(state).filter(|_| state.job() == Some(job)) else {
         return (vec![], vec![]);
     };
-    let identity = JobIdentity {
-        name: String::new(),
-        uuid: job_uuid(job),
-        generation: Generation(generation.into()),
-    };
-    let objects: Vec<StoredObject> = listed
-        .iter()
-        .map(|file| StoredObject {
-            path: path(*file).to_string(),
-            bytes: 0,
-        })
-        .collect();
-    let facts = CollectionFacts {
-        identity: &identity,
-        entries: &entries,
-        files: &objects,
-    };
+    let identity = JobIdentity { name: String::new(), uuid: job_uuid(job), generation: Generation(generation.into()) };
+    let objects: Vec<StoredObject> = listed.iter().map(|file| StoredObject { path: path(*file).to_string(), bytes: 0 }).collect();
+    let facts = CollectionFacts { identity: &identity, entries: &entries, files: &objects };
     let planned = plan_collection(facts);
-    let mut numbers: Vec<u8> = planned
-        .entries
-        .iter()
-        .map(|number| u8::try_from(*number).unwrap())
-        .collect();
-    let removed = |file: &File| {
-        planned
-            .files
-            .iter()
-            .any(|object| object.path == path(*file).to_string())
-    };
+    let mut numbers: Vec<u8> = planned.entries.iter().map(|number| u8::try_from(*number).unwrap()).collect();
+    let removed = |file: &File| planned.files.iter().any(|object| object.path == path(*file).to_string());
     let mut files: Vec<File> = listed.iter().copied().filter(removed).collect();
     let newest = state.checkpoints().next_back();
     if !rules.generation_entries_stay {
-        let before = state
-            .journal
-            .iter()
-            .rev()
-            .find(|(_, record)| matches!(record.content, Content::Checkpoint(_)));
+        let before = state.journal.iter().rev().find(|(_, record)| matches!(record.content, Content::Checkpoint(_)));
         let before = before.map_or(0, |(number, _)| *number);
-        let old = state.journal.iter().filter(|(number, record)| {
-            **number < before && matches!(record.content, Content::Generation { .. })
-        });
+        let old = state.journal.iter().filter(|(number, record)| **number < before && matches!(record.content, Content::Generation { .. }));
         numbers.extend(old.map(|(number, _)| *number));
     }
     if !rules.own_files_in_flight_stay {
-        let wanted = |file: &File| {
-            state
-                .checkpoints()
-                .any(|checkpoint| checkpoint.files.contains(file))
-        };
-        files.extend(
-            listed
-                .iter()
-                .filter(|file| file.generation == generation && !wanted(file)),
-        );
+        let wanted = |file: &File| state.checkpoints().any(|checkpoint| checkpoint.files.contains(file));
+        files.extend(listed.iter().filter(|file| file.generation == generation && !wanted(file)));
     }
     if !rules.uncommitted_entries_stay {
-        let retained = newest
-            .map(|newest| newest.retained.clone())
-            .unwrap_or_default();
-        let old = state
-            .journal
-            .iter()
-            .filter(|(_, record)| match &record.content {
-                Content::Checkpoint(checkpoint) => !retained.contains(&checkpoint.id),
-                _ => false,
-            });
+        let retained = newest.map(|newest| newest.retained.clone()).unwrap_or_default();
+        let old = state.journal.iter().filter(|(_, record)| match &record.content {
+            Content::Checkpoint(checkpoint) => !retained.contains(&checkpoint.id),
+            _ => false,
+        });
         numbers.extend(old.map(|(number, _)| *number));
     }
     (numbers, files)

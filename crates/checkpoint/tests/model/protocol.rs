@@ -4,9 +4,7 @@ use super::facts;
 use super::sink::{External, Transaction};
 use super::state::*;
 use super::{Action, Config, Put};
-use semel_checkpoint::decide::{
-    PutAnswer, after_put, after_read_back, after_read_next, claim_holds,
-};
+use semel_checkpoint::decide::{PutAnswer, after_put, after_read_back, after_read_next, claim_holds};
 use semel_checkpoint::{Entry, PutOutcome, decide_claim, retained_after};
 use std::collections::BTreeSet;
 
@@ -18,11 +16,7 @@ impl Config {
             journal: Default::default(),
             files: Default::default(),
             network: vec![],
-            external: External {
-                kind: self.kind,
-                slots: Default::default(),
-                visible,
-            },
+            external: External { kind: self.kind, slots: Default::default(), visible },
             incarnations: vec![Incarnation::default(); usize::from(self.incarnations)],
             allowed,
             jobs: 0,
@@ -49,14 +43,8 @@ impl Config {
                 // They are alike: start in order.
                 if (n == 0 || state.incarnations[n - 1].phase != Phase::Off) && me.starts < 2 {
                     actions.push(Action::Start(n, None));
-                    let newest = state
-                        .checkpoints()
-                        .next_back()
-                        .filter(|_| state.budget.from > 0);
-                    for id in newest
-                        .map(|newest| newest.retained.clone())
-                        .unwrap_or_default()
-                    {
+                    let newest = state.checkpoints().next_back().filter(|_| state.budget.from > 0);
+                    for id in newest.map(|newest| newest.retained.clone()).unwrap_or_default() {
                         actions.push(Action::Start(n, Some(id)));
                     }
                 }
@@ -77,9 +65,7 @@ impl Config {
             }
         }
         self.enabled_late(me, n, actions);
-        if me.phase == Phase::Recovering
-            && (me.permits.is_empty() || !self.rules.commit_before_sweep)
-        {
+        if me.phase == Phase::Recovering && (me.permits.is_empty() || !self.rules.commit_before_sweep) {
             actions.push(Action::Sweep(n));
         }
         if me.phase != Phase::Running {
@@ -106,9 +92,7 @@ impl Config {
             actions.push(Action::Commit(n));
         }
         match &me.collecting {
-            Some(Collecting::Listed(_)) if me.phase == Phase::Running => {
-                actions.push(Action::Plan(n))
-            }
+            Some(Collecting::Listed(_)) if me.phase == Phase::Running => actions.push(Action::Plan(n)),
             Some(Collecting::Planned(..) | Collecting::Files(_)) => actions.push(Action::Remove(n)),
             _ => {}
         }
@@ -176,46 +160,22 @@ impl Config {
             if state.jobs > 2 || !state.journal.is_empty() {
                 return None;
             }
-            let record = Record {
-                job: state.jobs,
-                writer,
-                start: starts,
-                content: Content::Job,
-            };
+            let record = Record { job: state.jobs, writer, start: starts, content: Content::Job };
             state.journal.insert(0, record);
         }
         let job = state.job()?;
         let Some(entries) = facts::entries(state) else {
             // An entry of another job: the start is refused with an error.
-            state.incarnations[n] = Incarnation {
-                phase: Phase::Stopped,
-                starts,
-                ..Incarnation::default()
-            };
+            state.incarnations[n] = Incarnation { phase: Phase::Stopped, starts, ..Incarnation::default() };
             return Some(());
         };
         let decision = decide_claim(&entries, from.map(facts::id)).ok()?;
-        let restored = decision
-            .restored
-            .as_ref()
-            .map(|entry| facts::small(entry.id));
-        if from.is_some()
-            && from
-                == entries
-                    .iter()
-                    .rev()
-                    .find_map(|(_, e)| e.checkpoint())
-                    .map(|e| facts::small(e.id))
-        {
+        let restored = decision.restored.as_ref().map(|entry| facts::small(entry.id));
+        if from.is_some() && from == entries.iter().rev().find_map(|(_, e)| e.checkpoint()).map(|e| facts::small(e.id)) {
             return None;
         }
-        let source = restored
-            .and_then(|id| state.checkpoints().find(|checkpoint| checkpoint.id == id))
-            .cloned();
-        let newest = state
-            .checkpoints()
-            .next_back()
-            .map(|checkpoint| checkpoint.id);
+        let source = restored.and_then(|id| state.checkpoints().find(|checkpoint| checkpoint.id == id)).cloned();
+        let newest = state.checkpoints().next_back().map(|checkpoint| checkpoint.id);
         let mut permits: Vec<Permit> = Vec::new();
         for (id, committable) in &decision.pending {
             let id = facts::small(*id);
@@ -227,30 +187,13 @@ impl Config {
             let transaction = entry.transactions.iter().find(same)?.clone();
             match permits.last_mut() {
                 Some(permit) if permit.id == id => permit.transactions.push(transaction),
-                _ => permits.push(Permit {
-                    id,
-                    position: entry.position,
-                    transactions: vec![transaction],
-                }),
+                _ => permits.push(Permit { id, position: entry.position, transactions: vec![transaction] }),
             }
         }
         let generation = u8::try_from(decision.generation.0).unwrap();
         let number = u8::try_from(decision.number).unwrap();
-        let content = Content::Generation {
-            generation,
-            restored,
-        };
-        let append = Append {
-            number,
-            record: Record {
-                job,
-                writer,
-                start: starts,
-                content,
-            },
-            step: Step::Put,
-            repeated: false,
-        };
+        let content = Content::Generation { generation, restored };
+        let append = Append { number, record: Record { job, writer, start: starts, content }, step: Step::Put, repeated: false };
         let position = source.as_ref().map_or(0, |checkpoint| checkpoint.position);
         state.incarnations[n] = Incarnation {
             phase: Phase::Claiming,
@@ -261,32 +204,17 @@ impl Config {
             position,
             next: facts::small(decision.next_checkpoint),
             recovered: (facts::small(decision.committed), position),
-            retained: decision
-                .retained
-                .iter()
-                .map(|id| facts::small(*id))
-                .collect(),
-            chain: source
-                .map(|checkpoint| checkpoint.files)
-                .unwrap_or_default(),
+            retained: decision.retained.iter().map(|id| facts::small(*id)).collect(),
+            chain: source.map(|checkpoint| checkpoint.files).unwrap_or_default(),
             permits,
             append: Some(append),
             ..Incarnation::default()
         };
         // Rows of entries that are given up may be committed already, or by a zombie; `--from` accepts that.
         if from.is_some() {
-            let given_up = decision
-                .abandoned
-                .iter()
-                .map(|entry| facts::small(entry.id))
-                .collect::<Vec<_>>();
-            let rows = state
-                .checkpoints()
-                .filter(|checkpoint| given_up.contains(&checkpoint.id));
-            let rows: Vec<u8> = rows
-                .flat_map(|c| &c.transactions)
-                .flat_map(|t| t.records.clone())
-                .collect();
+            let given_up = decision.abandoned.iter().map(|entry| facts::small(entry.id)).collect::<Vec<_>>();
+            let rows = state.checkpoints().filter(|checkpoint| given_up.contains(&checkpoint.id));
+            let rows: Vec<u8> = rows.flat_map(|c| &c.transactions).flat_map(|t| t.records.clone()).collect();
             for record in rows {
                 state.allowed[usize::from(job) - 1][usize::from(record) - 1] += 1;
             }
@@ -325,16 +253,10 @@ impl Config {
             Step::ReadBack => {
                 let found = state.journal.get(&append.number);
                 let found = found.map(|record| (facts::job_uuid(record.job), facts::nonce(record)));
-                Step::from(after_read_back(
-                    found,
-                    facts::job_uuid(append.record.job),
-                    facts::nonce(&append.record),
-                ))
+                Step::from(after_read_back(found, facts::job_uuid(append.record.job), facts::nonce(&append.record)))
             }
             Step::ReadNext if !self.rules.read_next_after_repeat => Step::Durable,
-            Step::ReadNext => Step::from(after_read_next(
-                state.journal.contains_key(&(append.number + 1)),
-            )),
+            Step::ReadNext => Step::from(after_read_next(state.journal.contains_key(&(append.number + 1)))),
             Step::List => {
                 let numbers = state.journal.keys().map(|number| u64::from(*number));
                 if claim_holds(append.number.into(), numbers) || !self.rules.list_after_claim {
@@ -342,13 +264,8 @@ impl Config {
                     state.incarnations[n].phase = Phase::Recovering;
                 } else {
                     let mut after = state.journal.range(append.number + 1..);
-                    let won = after
-                        .any(|(_, record)| matches!(record.content, Content::Generation { .. }));
-                    if won {
-                        self.stop(state, n)
-                    } else {
-                        self.start_again(state, n)
-                    }
+                    let won = after.any(|(_, record)| matches!(record.content, Content::Generation { .. }));
+                    if won { self.stop(state, n) } else { self.start_again(state, n) }
                 }
                 return;
             }
@@ -368,31 +285,17 @@ impl Config {
                 me.number += 1;
                 me.in_flight.remove(0);
                 me.retained = checkpoint.retained;
-                let Checkpoint {
-                    id,
-                    position,
-                    transactions,
-                    committed,
-                    ..
-                } = checkpoint;
-                me.permits.push(Permit {
-                    id,
-                    position,
-                    transactions,
-                });
+                let Checkpoint { id, position, transactions, committed, .. } = checkpoint;
+                me.permits.push(Permit { id, position, transactions });
                 if self.rules.reuse_after_durable_entry {
                     me.ids.retain(|(_, checkpoint)| *checkpoint > committed);
                 }
             }
             (Step::Durable, _) => append.step = Step::List,
             (Step::Fenced, Content::Generation { .. }) => {
-                let theirs =
-                    [append.number, append.number + 1].map(|number| state.journal.get(&number));
+                let theirs = [append.number, append.number + 1].map(|number| state.journal.get(&number));
                 let own = append.record.clone();
-                let won = theirs
-                    .into_iter()
-                    .flatten()
-                    .any(|r| matches!(r.content, Content::Generation { .. }) && *r != own);
+                let won = theirs.into_iter().flatten().any(|r| matches!(r.content, Content::Generation { .. }) && *r != own);
                 if won {
                     self.stop(state, n);
                 } else {
@@ -413,25 +316,15 @@ impl Config {
             starts: me.starts,
             job: me.job,
             generation: me.generation,
-            permits: if claimed {
-                std::mem::take(&mut me.permits)
-            } else {
-                vec![]
-            },
-            collecting: me
-                .collecting
-                .take()
-                .filter(|collecting| !matches!(collecting, Collecting::Listed(_))),
+            permits: if claimed { std::mem::take(&mut me.permits) } else { vec![] },
+            collecting: me.collecting.take().filter(|collecting| !matches!(collecting, Collecting::Listed(_))),
             ..Incarnation::default()
         };
     }
 
     fn start_again(&self, state: &mut State, n: usize) {
         let starts = state.incarnations[n].starts;
-        state.incarnations[n] = Incarnation {
-            starts,
-            ..Incarnation::default()
-        };
+        state.incarnations[n] = Incarnation { starts, ..Incarnation::default() };
     }
 
     fn commit(&self, state: &mut State, n: usize) {
@@ -474,55 +367,30 @@ impl Config {
         let checkpoint = me.next;
         me.next += 1;
         me.position += 1;
-        let k = (0..)
-            .find(|k| me.ids.iter().all(|(used, _)| used != k))
-            .unwrap_or_default();
+        let k = (0..).find(|k| me.ids.iter().all(|(used, _)| used != k)).unwrap_or_default();
         me.ids.push((k, checkpoint));
         let (job, generation) = (me.job, me.generation);
-        let transaction = Transaction {
-            job,
-            generation,
-            checkpoint,
-            k,
-            records: vec![me.position],
-        };
+        let transaction = Transaction { job, generation, checkpoint, k, records: vec![me.position] };
         state.external.begin(&self.rules, &transaction);
         let me = &mut state.incarnations[n];
         me.declined.push(transaction);
         if !uploaded {
             return;
         }
-        let file = File {
-            job,
-            checkpoint,
-            generation,
-        };
-        state.files.insert(
-            State::file_name(&self.rules, file),
-            u8::try_from(n).unwrap(),
-        );
+        let file = File { job, checkpoint, generation };
+        state.files.insert(State::file_name(&self.rules, file), u8::try_from(n).unwrap());
         // Changes on top of a base; a new base when the chain is long.
         if me.chain.len() > 1 {
             me.chain.clear();
         }
         me.chain.push(file);
         let transactions = std::mem::take(&mut me.declined);
-        me.in_flight.push(InFlight {
-            id: checkpoint,
-            position: me.position,
-            files: me.chain.clone(),
-            transactions,
-        });
+        me.in_flight.push(InFlight { id: checkpoint, position: me.position, files: me.chain.clone(), transactions });
     }
 
     fn complete(&self, state: &mut State, n: usize) {
         let me = &mut state.incarnations[n];
-        let InFlight {
-            id,
-            position,
-            files,
-            transactions,
-        } = me.in_flight[0].clone();
+        let InFlight { id, position, files, transactions } = me.in_flight[0].clone();
         let previous: Vec<_> = me.retained.iter().copied().map(facts::id).collect();
         let retained = retained_after(&previous, facts::id(id), self.num_retained.into());
         let content = Content::Checkpoint(Checkpoint {
@@ -535,18 +403,8 @@ impl Config {
             files,
             transactions,
         });
-        let record = Record {
-            job: me.job,
-            writer: u8::try_from(n).unwrap(),
-            start: me.starts,
-            content,
-        };
-        me.append = Some(Append {
-            number: me.number,
-            record,
-            step: Step::Put,
-            repeated: false,
-        });
+        let record = Record { job: me.job, writer: u8::try_from(n).unwrap(), start: me.starts, content };
+        me.append = Some(Append { number: me.number, record, step: Step::Put, repeated: false });
     }
 
     fn plan(&self, state: &mut State, n: usize) {
@@ -563,11 +421,8 @@ impl Config {
     fn remove(&self, state: &mut State, n: usize) {
         match state.incarnations[n].collecting.take() {
             Some(Collecting::Planned(entries, files)) => {
-                entries
-                    .iter()
-                    .for_each(|number| drop(state.journal.remove(number)));
-                state.incarnations[n].collecting =
-                    (!files.is_empty()).then_some(Collecting::Files(files));
+                entries.iter().for_each(|number| drop(state.journal.remove(number)));
+                state.incarnations[n].collecting = (!files.is_empty()).then_some(Collecting::Files(files));
             }
             Some(Collecting::Files(files)) => {
                 for file in files {
@@ -583,10 +438,7 @@ impl Config {
         let Some(entries) = facts::entries(state) else {
             return true;
         };
-        let checkpoints = entries
-            .iter()
-            .any(|(_, entry): &(u64, Entry)| entry.checkpoint().is_some());
-        decide_claim(&entries, None)
-            .is_ok_and(|decision| decision.restored.is_some() == checkpoints)
+        let checkpoints = entries.iter().any(|(_, entry): &(u64, Entry)| entry.checkpoint().is_some());
+        decide_claim(&entries, None).is_ok_and(|decision| decision.restored.is_some() == checkpoints)
     }
 }

@@ -48,16 +48,8 @@ impl External {
             Kind::TestsAndSets => transaction.k,
             Kind::ByName => transaction.checkpoint,
         };
-        let job = if rules.job_in_names {
-            transaction.job
-        } else {
-            0
-        };
-        let generation = if rules.generation_in_names {
-            transaction.generation
-        } else {
-            0
-        };
+        let job = if rules.job_in_names { transaction.job } else { 0 };
+        let generation = if rules.generation_in_names { transaction.generation } else { 0 };
         (job, generation, key)
     }
 
@@ -97,8 +89,7 @@ impl External {
             }
         }
         // A name that was never committed and holds nothing is as good as unknown.
-        self.slots
-            .retain(|_, slot| slot.open.is_some() || slot.done);
+        self.slots.retain(|_, slot| slot.open.is_some() || slot.done);
         any
     }
 

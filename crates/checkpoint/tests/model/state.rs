@@ -31,10 +31,7 @@ pub struct Checkpoint {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
     Job,
-    Generation {
-        generation: u8,
-        restored: Option<u8>,
-    },
+    Generation { generation: u8, restored: Option<u8> },
     Checkpoint(Checkpoint),
 }
 
@@ -183,11 +180,7 @@ impl State {
         File {
             job: if rules.job_in_names { file.job } else { 0 },
             checkpoint: file.checkpoint,
-            generation: if rules.generation_in_names {
-                file.generation
-            } else {
-                0
-            },
+            generation: if rules.generation_in_names { file.generation } else { 0 },
         }
     }
 
@@ -203,25 +196,18 @@ impl State {
             match &record.content {
                 Content::Job => {}
                 Content::Checkpoint(checkpoint) => head = Some(checkpoint.id),
-                Content::Generation {
-                    restored: Some(restored),
-                    ..
-                } => head = Some(*restored),
+                Content::Generation { restored: Some(restored), .. } => head = Some(*restored),
                 Content::Generation { restored: None, .. } => {}
             }
         }
         let Some(head) = head else { return Some(None) };
-        self.checkpoints()
-            .find(|checkpoint| checkpoint.id == head)
-            .map(Some)
+        self.checkpoints().find(|checkpoint| checkpoint.id == head).map(Some)
     }
 
     /// The entries of the job whose journal it is.
     pub fn own(&self) -> impl DoubleEndedIterator<Item = &Record> {
         let job = self.job();
-        self.journal
-            .values()
-            .filter(move |record| Some(record.job) == job)
+        self.journal.values().filter(move |record| Some(record.job) == job)
     }
 
     pub fn checkpoints(&self) -> impl DoubleEndedIterator<Item = &Checkpoint> {

@@ -12,22 +12,11 @@ pub fn memory() -> Arc<dyn Store> {
 }
 
 pub fn request(host: &str) -> ClaimRequest {
-    ClaimRequest {
-        job_name: "orders".into(),
-        plan_hash: "abc".into(),
-        parallelism: 2,
-        processes: 1,
-        host: host.into(),
-        pid: 7,
-        from: None,
-    }
+    ClaimRequest { job_name: "orders".into(), plan_hash: "abc".into(), parallelism: 2, processes: 1, host: host.into(), pid: 7, from: None }
 }
 
 pub fn from(id: u64) -> ClaimRequest {
-    ClaimRequest {
-        from: Some(CheckpointId(id)),
-        ..request("host")
-    }
+    ClaimRequest { from: Some(CheckpointId(id)), ..request("host") }
 }
 
 pub fn uid(name: &str) -> OperatorUid {
@@ -43,12 +32,7 @@ pub fn entry(claim: &Claim, id: u64, committed: u64, retained: &[u64]) -> Checkp
     checkpoint(claim.identity.generation, id, committed, retained)
 }
 
-pub fn checkpoint(
-    generation: Generation,
-    id: u64,
-    committed: u64,
-    retained: &[u64],
-) -> CheckpointEntry {
+pub fn checkpoint(generation: Generation, id: u64, committed: u64, retained: &[u64]) -> CheckpointEntry {
     CheckpointEntry {
         id: CheckpointId(id),
         generation,
@@ -77,48 +61,21 @@ pub fn checkpoint(
 }
 
 pub fn with_files(mut entry: CheckpointEntry, files: &[SnapshotPath]) -> CheckpointEntry {
-    let file = |path: &SnapshotPath| StateFile {
-        path: path.to_string(),
-        bytes: 4,
-        slots: (0, 255),
-    };
-    let part = Part {
-        subtask: 0,
-        files: files.iter().map(file).collect(),
-    };
-    let snapshot = OperatorSnapshot {
-        parts: vec![part],
-        ..OperatorSnapshot::default()
-    };
+    let file = |path: &SnapshotPath| StateFile { path: path.to_string(), bytes: 4, slots: (0, 255) };
+    let part = Part { subtask: 0, files: files.iter().map(file).collect() };
+    let snapshot = OperatorSnapshot { parts: vec![part], ..OperatorSnapshot::default() };
     entry.operators.insert(uid("sum"), snapshot);
     entry
 }
 
 pub fn path(job: JobUuid, checkpoint: u64, generation: u64) -> SnapshotPath {
-    SnapshotPath {
-        checkpoint: CheckpointId(checkpoint),
-        uid: uid("sum"),
-        subtask: 0,
-        generation: Generation(generation),
-        serial: 0,
-        job,
-    }
+    SnapshotPath { checkpoint: CheckpointId(checkpoint), uid: uid("sum"), subtask: 0, generation: Generation(generation), serial: 0, job }
 }
 
 pub fn pending(claim: &Claim) -> Vec<(u64, u64)> {
-    claim
-        .pending
-        .iter()
-        .map(|(permit, c)| (permit.checkpoint().0, c.checkpoint.0))
-        .collect()
+    claim.pending.iter().map(|(permit, c)| (permit.checkpoint().0, c.checkpoint.0)).collect()
 }
 
 pub async fn numbers(store: &Arc<dyn Store>) -> Vec<u64> {
-    read_journal(store.clone())
-        .await
-        .unwrap()
-        .entries
-        .iter()
-        .map(|(number, _)| *number)
-        .collect()
+    read_journal(store.clone()).await.unwrap().entries.iter().map(|(number, _)| *number).collect()
 }

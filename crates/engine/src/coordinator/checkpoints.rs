@@ -56,7 +56,8 @@ impl Checkpoints {
     /// Whether the next barrier is due. `urgent`: the job is ending, so neither interval nor pause count.
     pub fn due(&self, now: Instant, urgent: bool) -> bool {
         let count = |phases: &[Phase]| self.under_way.values().filter(|p| phases.contains(&p.phase)).count() as u32;
-        let room = count(&[Phase::Snapshot, Phase::Entry]) < self.config.max_concurrent_checkpoints && count(&[Phase::Commit]) <= self.config.max_concurrent_checkpoints;
+        let room = count(&[Phase::Snapshot, Phase::Entry]) < self.config.max_concurrent_checkpoints
+            && count(&[Phase::Commit]) <= self.config.max_concurrent_checkpoints;
         let paused = self.last_end.is_some_and(|end| now < end + self.config.min_pause);
         room && (urgent || (now >= self.last_barrier + self.config.interval && !paused))
     }
@@ -77,10 +78,15 @@ impl Checkpoints {
     pub fn expire(&mut self, now: Instant) -> Vec<CheckpointId> {
         let timeout = self.config.timeout;
         let over = |p: &Progress| p.phase == Phase::Snapshot && now >= p.injected + timeout;
-        let expired: Vec<CheckpointId> = self.under_way.iter_mut().filter(|(_, p)| over(p)).map(|(id, p)| {
-            p.phase = Phase::Expired;
-            *id
-        }).collect();
+        let expired: Vec<CheckpointId> = self
+            .under_way
+            .iter_mut()
+            .filter(|(_, p)| over(p))
+            .map(|(id, p)| {
+                p.phase = Phase::Expired;
+                *id
+            })
+            .collect();
         if !expired.is_empty() {
             self.failed_in_a_row += expired.len() as u32;
             self.last_end = Some(now);
@@ -154,7 +160,14 @@ mod tests {
     use super::*;
 
     fn config() -> CheckpointConfig {
-        CheckpointConfig { interval: Duration::from_secs(1), timeout: Duration::from_secs(5), min_pause: Duration::ZERO, tolerable_failed_checkpoints: 1, max_concurrent_checkpoints: 1, num_retained: 1 }
+        CheckpointConfig {
+            interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(5),
+            min_pause: Duration::ZERO,
+            tolerable_failed_checkpoints: 1,
+            max_concurrent_checkpoints: 1,
+            num_retained: 1,
+        }
     }
     const N: CheckpointId = CheckpointId(7);
     const M: CheckpointId = CheckpointId(8);

@@ -9,7 +9,10 @@ use crate::tasks::{Answers, Mailbox};
 use crate::time::{CLOSED, Time, checkpoint_of, first_of, low, next};
 use crate::watermark::NONE;
 use crate::wire::Json;
-use semel_checkpoint::{AppendError, Appender, CheckpointEntry, CheckpointId, CommitPermit, Committable, DurableCheckpoint, OperatorUid, Part, SplitState, retained_after};
+use semel_checkpoint::{
+    AppendError, Appender, CheckpointEntry, CheckpointId, CommitPermit, Committable, DurableCheckpoint, OperatorUid, Part, SplitState,
+    retained_after,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -38,7 +41,13 @@ pub struct Commit {
 }
 
 /// Builds the operator on every worker; it works on worker 0.
-pub fn completer<'s>(scope: Scope<'s, Time>, acks: StreamVec<'s, Time, Json<Ack>>, shared: Shared, upkeep: Option<Upkeep>, job: Arc<JobContext>) -> StreamVec<'s, Time, Json<Commit>> {
+pub fn completer<'s>(
+    scope: Scope<'s, Time>,
+    acks: StreamVec<'s, Time, Json<Ack>>,
+    shared: Shared,
+    upkeep: Option<Upkeep>,
+    job: Arc<JobContext>,
+) -> StreamVec<'s, Time, Json<Commit>> {
     let (here, peers) = (scope.index() == 0, scope.peers() as u64);
     let mut b = OperatorBuilder::new("completer".into(), scope);
     let mut input = b.new_input(acks, Exchange::new(|_: &Json<Ack>| 0));
@@ -166,7 +175,9 @@ impl History {
         History {
             retained: job.assignment.retained.clone(),
             carried: vec![],
-            positions: restored.map(|c| c.sources.iter().map(|(uid, splits)| (uid.clone(), positions(splits))).collect()).unwrap_or_default(),
+            positions: restored
+                .map(|c| c.sources.iter().map(|(uid, splits)| (uid.clone(), positions(splits))).collect())
+                .unwrap_or_default(),
             ranges: String::new(),
             known_files: restored.map(|c| c.state_paths().map(String::from).collect()).unwrap_or_default(),
         }
@@ -216,7 +227,8 @@ impl History {
         entry.sources.values_mut().for_each(|splits| splits.sort_by(|a, b| a.split.cmp(&b.split)));
         entry.operators.values_mut().for_each(|o| o.parts.sort_by_key(|p| p.subtask));
         entry.committables.sort_by_key(|c| (c.checkpoint, c.subtask));
-        let files: BTreeMap<&str, u64> = entry.operators.values().flat_map(|o| &o.parts).flat_map(|p| &p.files).map(|f| (f.path.as_str(), f.bytes)).collect();
+        let files: BTreeMap<&str, u64> =
+            entry.operators.values().flat_map(|o| &o.parts).flat_map(|p| &p.files).map(|f| (f.path.as_str(), f.bytes)).collect();
         let state_bytes = files.values().sum();
         let new_bytes = files.iter().filter(|(path, _)| !self.known_files.contains(**path)).map(|(_, bytes)| bytes).sum();
         self.known_files = files.keys().map(|path| String::from(*path)).collect();

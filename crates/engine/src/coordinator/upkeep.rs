@@ -1,10 +1,10 @@
 //! What process 0 does beside the dataflow: collects what no checkpoint refers to any more, tells sources of completed
 //! checkpoints, and sweeps for transactions of lower generations.
+use crate::erased::SharedSource;
 use crate::failure::{Failure, fail};
 use crate::graph::Graph;
 use crate::job::JobContext;
 use crate::sink::ConnectorError;
-use crate::erased::SharedSource;
 use semel_checkpoint::{DurableCheckpoint, OperatorUid, collect};
 use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -33,7 +33,9 @@ impl Upkeep {
                 loop {
                     clock.tick().await;
                     match sink.sweep(job.identity(), &uid).await {
-                        Ok(swept) if !swept.aborted.is_empty() => info!(sink = %uid, transactions = ?swept.aborted, "ended transactions of lower generations"),
+                        Ok(swept) if !swept.aborted.is_empty() => {
+                            info!(sink = %uid, transactions = ?swept.aborted, "ended transactions of lower generations")
+                        }
                         Ok(_) => {}
                         Err(ConnectorError::Fenced(why)) => fail(Failure::Fenced(format!("sink {uid}: {why}"))),
                         // It is done again: a broker that is away for a moment is no reason to restart.
@@ -51,7 +53,11 @@ impl Upkeep {
     }
 }
 
-async fn after_checkpoints(sources: Vec<(OperatorUid, SharedSource)>, job: Arc<JobContext>, mut checkpoints: UnboundedReceiver<DurableCheckpoint>) {
+async fn after_checkpoints(
+    sources: Vec<(OperatorUid, SharedSource)>,
+    job: Arc<JobContext>,
+    mut checkpoints: UnboundedReceiver<DurableCheckpoint>,
+) {
     while let Some(mut checkpoint) = checkpoints.recv().await {
         // Only the newest matters: what an older one would have told or collected, it does as well.
         while let Ok(newer) = checkpoints.try_recv() {

@@ -37,7 +37,10 @@ impl Keyed {
     pub fn new(input: SchemaRef, keys: &[String], aggregations: &[Aggregation]) -> Result<Keyed, Failure> {
         let find = |name: &str| {
             let names = || input.fields().iter().map(|f| f.name().as_str()).collect::<Vec<_>>().join(", ");
-            input.column_with_name(name).map(|(i, _)| i).ok_or_else(|| Failure::Fatal(format!("there is no column {name:?}; the columns are {}", names())))
+            input
+                .column_with_name(name)
+                .map(|(i, _)| i)
+                .ok_or_else(|| Failure::Fatal(format!("there is no column {name:?}; the columns are {}", names())))
         };
         let keys = keys.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
         if keys.is_empty() {

@@ -29,7 +29,11 @@ pub struct CommitReport {
 }
 
 /// Builds a subtask of one sink's committer.
-pub fn sink_committer<'s>(builder: &Builder<'s>, commits: StreamVec<'s, Time, Json<Commit>>, sink: OpenedSink) -> StreamVec<'s, Time, CommitReport> {
+pub fn sink_committer<'s>(
+    builder: &Builder<'s>,
+    commits: StreamVec<'s, Time, Json<Commit>>,
+    sink: OpenedSink,
+) -> StreamVec<'s, Time, CommitReport> {
     let (scope, job) = (builder.scope, builder.job.clone());
     let mut b = OperatorBuilder::new(format!("{} committer", sink.uid), scope);
     let mut input = b.new_input(commits, Exchange::new(|c: &Json<Commit>| c.0.to));
@@ -67,7 +71,12 @@ struct CommitterTask {
 }
 
 impl CommitterTask {
-    async fn run(self, committer: oneshot::Receiver<Box<dyn DynCommitter>>, mut requests: UnboundedReceiver<Commit>, answers: Answers<Vec<CommitReport>>) {
+    async fn run(
+        self,
+        committer: oneshot::Receiver<Box<dyn DynCommitter>>,
+        mut requests: UnboundedReceiver<Commit>,
+        answers: Answers<Vec<CommitReport>>,
+    ) {
         let Ok(mut committer) = committer.await else { return };
         while let Some(commit) = requests.recv().await {
             let mut reports = vec![];
@@ -86,14 +95,22 @@ impl CommitterTask {
         }
     }
 
-    async fn commit(&self, committer: &mut Box<dyn DynCommitter>, committable: &Committable, commit: &Commit) -> Result<Committed, Failure> {
+    async fn commit(
+        &self,
+        committer: &mut Box<dyn DynCommitter>,
+        committable: &Committable,
+        commit: &Commit,
+    ) -> Result<Committed, Failure> {
         let place = format!("sink {} subtask {}: commit of checkpoint {}", self.uid, self.subtask, committable.checkpoint);
         let deadline = self.job.config().commit_timeout;
         match tokio::time::timeout(deadline, committer.commit(committable, &commit.permit)).await {
             Ok(Ok(outcome)) => Ok(outcome),
             Ok(Err(ConnectorError::Lost(why))) => {
                 let rows = committable.rows;
-                Err(Failure::Lost(format!("{place}: {why}. Its {rows} rows are part of the results of these source ranges: {}", commit.ranges)))
+                Err(Failure::Lost(format!(
+                    "{place}: {why}. Its {rows} rows are part of the results of these source ranges: {}",
+                    commit.ranges
+                )))
             }
             Ok(Err(e)) => Err(Failure::from(e).within(place)),
             Err(_) => Err(Failure::Retryable(format!("{place} took longer than {deadline:?}"))),

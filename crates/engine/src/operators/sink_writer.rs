@@ -71,11 +71,18 @@ impl Operator for SinkOperator {
         let (written, written_stream) = vec_output::<()>(&mut b);
         let activator = scope.worker().sync_activator_for(b.operator_info().address.to_vec());
 
-        let context = SinkContext { job: job.identity().clone(), uid: uid.clone(), subtask, parallelism: job.parallelism(), schema: self.schema.clone() };
+        let context = SinkContext {
+            job: job.identity().clone(),
+            uid: uid.clone(),
+            subtask,
+            parallelism: job.parallelism(),
+            schema: self.schema.clone(),
+        };
         let (to_committer, committer) = oneshot::channel();
         let buffer = Arc::new(Buffer::default());
         let task = WriterTask { sink: self.sink.clone(), context, job: job.clone(), buffer: buffer.clone() };
-        let writer = Mailbox::<Request, Answer>::spawn(&job.runtime, activator, move |requests, answers| task.run(requests, answers, to_committer));
+        let writer =
+            Mailbox::<Request, Answer>::spawn(&job.runtime, activator, move |requests, answers| task.run(requests, answers, to_committer));
         let rows_out = metrics::counter!("numRecordsSend", "operator" => uid.to_string(), "subtask" => subtask.to_string());
         let room = job.config().sink_buffer_bytes;
         builder.sinks.push(OpenedSink { uid: uid.clone(), committer });
@@ -173,14 +180,20 @@ struct WriterTask {
 }
 
 impl WriterTask {
-    async fn run(self, mut requests: UnboundedReceiver<Request>, answers: Answers<Answer>, to_committer: oneshot::Sender<Box<dyn DynCommitter>>) {
+    async fn run(
+        self,
+        mut requests: UnboundedReceiver<Request>,
+        answers: Answers<Answer>,
+        to_committer: oneshot::Sender<Box<dyn DynCommitter>>,
+    ) {
         let place = format!("sink {} subtask {}", self.context.uid, self.context.subtask);
         let failed = |e: ConnectorError| -> Failure { Failure::from(e).within(&place) };
         let (mut writer, committer) = self.sink.open(self.context.clone()).await.unwrap_or_else(|e| fail(failed(e)));
         if to_committer.send(committer).is_err() || !answers.send(Answer::Opened) {
             return;
         }
-        let uncommitted = metrics::gauge!("uncommittedBytes", "operator" => self.context.uid.to_string(), "subtask" => self.context.subtask.to_string());
+        let uncommitted =
+            metrics::gauge!("uncommittedBytes", "operator" => self.context.uid.to_string(), "subtask" => self.context.subtask.to_string());
         let (mut rows_in_transaction, mut bytes_in_transaction) = (0, 0);
         loop {
             let request = match tokio::time::timeout(IDLE, requests.recv()).await {
@@ -214,7 +227,13 @@ impl WriterTask {
         }
     }
 
-    async fn pre_commit(&self, writer: &mut Box<dyn DynWriter>, checkpoint: CheckpointId, rows: u64, bytes: u64) -> Result<Option<Committable>, Failure> {
+    async fn pre_commit(
+        &self,
+        writer: &mut Box<dyn DynWriter>,
+        checkpoint: CheckpointId,
+        rows: u64,
+        bytes: u64,
+    ) -> Result<Option<Committable>, Failure> {
         let deadline = self.job.config().commit_timeout;
         let handle = match tokio::time::timeout(deadline, writer.pre_commit()).await {
             Ok(handle) => handle.map_err(|e| Failure::from(e).within(format_args!("pre-commit of checkpoint {checkpoint}")))?,

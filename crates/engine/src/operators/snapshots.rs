@@ -33,12 +33,19 @@ pub struct Snapshots {
 
 impl Snapshots {
     /// Starts the task. `keep`: which namespaces are still alive at the restored watermark.
-    pub fn start(builder: &Builder<'_>, activator: SyncActivator, uid: &OperatorUid, keyed: &Keyed, keep: impl Fn(i64) -> bool + Send + 'static) -> Snapshots {
+    pub fn start(
+        builder: &Builder<'_>,
+        activator: SyncActivator,
+        uid: &OperatorUid,
+        keyed: &Keyed,
+        keep: impl Fn(i64) -> bool + Send + 'static,
+    ) -> Snapshots {
         let (job, subtask, uid) = (builder.job.clone(), builder.subtask(), uid.clone());
         let schema = Arc::new(keyed.state_schema(job.config().max_parallelism));
         let runtime = job.runtime.clone();
         let mailbox = Mailbox::spawn(&runtime, activator, move |requests, answers| async move {
-            let (state, snapshotter) = load(&job, &uid, subtask, schema, keep).await.unwrap_or_else(|e| fail(failure(&e).within(format_args!("operator {uid}"))));
+            let (state, snapshotter) =
+                load(&job, &uid, subtask, schema, keep).await.unwrap_or_else(|e| fail(failure(&e).within(format_args!("operator {uid}"))));
             answers.send(Restored::State(state));
             save_all(requests, answers, snapshotter, uid, subtask).await;
         });
@@ -70,7 +77,13 @@ async fn load(
     Ok((state, snapshotter))
 }
 
-async fn save_all(mut requests: UnboundedReceiver<Save>, answers: Answers<Restored>, mut snapshotter: Snapshotter, operator: OperatorUid, subtask: u32) {
+async fn save_all(
+    mut requests: UnboundedReceiver<Save>,
+    answers: Answers<Restored>,
+    mut snapshotter: Snapshotter,
+    operator: OperatorUid,
+    subtask: u32,
+) {
     while let Some(Save { checkpoint, frozen, watermark }) = requests.recv().await {
         let part = match snapshotter.save(checkpoint, frozen).await {
             Saved::Uploaded { files, new_bytes } => {

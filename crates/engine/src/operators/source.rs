@@ -61,7 +61,9 @@ impl Operator for SourceOperator {
         let activator = scope.worker().sync_activator_for(address.to_vec());
 
         let strategy = self.watermark.clone();
-        let time_column = strategy.as_ref().map(|s| EventTime::of(&self.source.schema(), &s.column).unwrap_or_else(|e| fail(e.within(format_args!("source {uid}")))));
+        let time_column = strategy
+            .as_ref()
+            .map(|s| EventTime::of(&self.source.schema(), &s.column).unwrap_or_else(|e| fail(e.within(format_args!("source {uid}")))));
         let read_ahead = Arc::new(Semaphore::new(READ_AHEAD));
         let context = SourceContext { job: job.identity().clone(), uid: uid.clone(), subtask, parallelism: job.parallelism() };
         let restored = job.restored_splits(uid).cloned();
@@ -104,7 +106,11 @@ impl Operator for SourceOperator {
                     let level = splits.level();
                     if now > 0 && reported != Some(level) {
                         reported = Some(level);
-                        reports.activate().session_with_builder(&*report_cap).give_iterator((0..peers).map(|to| Report { to, subtask, level }));
+                        reports.activate().session_with_builder(&*report_cap).give_iterator((0..peers).map(|to| Report {
+                            to,
+                            subtask,
+                            level,
+                        }));
                     }
                     while acks.checkpoint < checkpoint_of(granted) {
                         acks.barrier();
@@ -134,11 +140,17 @@ impl Operator for SourceOperator {
     }
 }
 
-fn read(source: SharedSource, context: SourceContext, restored: Option<Vec<SplitState>>, read_ahead: Arc<Semaphore>) -> impl FnOnce(Answers<Answer>) -> futures::future::BoxFuture<'static, ()> {
+fn read(
+    source: SharedSource,
+    context: SourceContext,
+    restored: Option<Vec<SplitState>>,
+    read_ahead: Arc<Semaphore>,
+) -> impl FnOnce(Answers<Answer>) -> futures::future::BoxFuture<'static, ()> {
     move |answers| {
         Box::pin(async move {
             let place = format!("source {} subtask {}", context.uid, context.subtask);
-            let mut reader: Box<dyn DynReader> = source.open(context, restored).await.unwrap_or_else(|e| fail(Failure::from(e).within(&place)));
+            let mut reader: Box<dyn DynReader> =
+                source.open(context, restored).await.unwrap_or_else(|e| fail(Failure::from(e).within(&place)));
             answers.send(Answer::Opened(reader.splits()));
             loop {
                 let Ok(permit) = read_ahead.acquire().await else { return };
@@ -232,7 +244,8 @@ mod tests {
     }
 
     fn splits(idle: Option<Duration>) -> Splits {
-        let mut splits = Splits { strategy: Some(WatermarkStrategy { column: "ts".into(), delay_ms: 10, idle_timeout: idle }), ..Splits::default() };
+        let mut splits =
+            Splits { strategy: Some(WatermarkStrategy { column: "ts".into(), delay_ms: 10, idle_timeout: idle }), ..Splits::default() };
         splits.add(split("t-0"));
         splits.add(split("t-1"));
         splits

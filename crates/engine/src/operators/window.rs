@@ -49,7 +49,14 @@ impl WindowAggregate {
     ///
     /// # Errors
     /// Unknown columns, types that cannot be keys, times or inputs of the aggregate, senseless lengths.
-    pub fn new(input: SchemaRef, keys: &[String], time_column: &str, assigner: WindowAssigner, allowed_lateness_ms: i64, aggregations: &[Aggregation]) -> Result<Self, Failure> {
+    pub fn new(
+        input: SchemaRef,
+        keys: &[String],
+        time_column: &str,
+        assigner: WindowAssigner,
+        allowed_lateness_ms: i64,
+        aggregations: &[Aggregation],
+    ) -> Result<Self, Failure> {
         if let Some(problem) = assigner.problem() {
             return Err(Failure::Fatal(problem));
         }
@@ -97,8 +104,10 @@ impl Operator for WindowAggregate {
             move |start| !assigner.is_over(start, lateness, restored_watermark)
         };
         let snapshots = Snapshots::start(builder, activator, uid, &windows.keyed, keep);
-        let late_rows = metrics::counter!("numLateRecordsDropped", "operator" => uid.to_string(), "subtask" => builder.subtask().to_string());
-        let watermark_gauge = metrics::gauge!("currentInputWatermark", "operator" => uid.to_string(), "subtask" => builder.subtask().to_string());
+        let late_rows =
+            metrics::counter!("numLateRecordsDropped", "operator" => uid.to_string(), "subtask" => builder.subtask().to_string());
+        let watermark_gauge =
+            metrics::gauge!("currentInputWatermark", "operator" => uid.to_string(), "subtask" => builder.subtask().to_string());
         let uid = uid.clone();
 
         b.build_reschedule(move |capabilities| {

@@ -29,7 +29,9 @@ impl WindowAssigner {
         match () {
             () if size <= 0 || slide <= 0 => Some(format!("a window's size ({size} ms) and slide ({slide} ms) must be above 0")),
             () if slide > size => Some(format!("with a slide ({slide} ms) above the size ({size} ms) some rows would be in no window")),
-            () if size / slide > 1000 => Some(format!("each row would be in {} windows; use a slide of at least 1/1000 of the size", size / slide)),
+            () if size / slide > 1000 => {
+                Some(format!("each row would be in {} windows; use a slide of at least 1/1000 of the size", size / slide))
+            }
             () => None,
         }
     }
@@ -57,7 +59,8 @@ impl WindowAssigner {
     /// Starts of all windows that hold this time, newest first.
     pub fn starts(&self, time: Millis) -> impl Iterator<Item = Millis> + use<> {
         let (size, slide) = (self.size_ms(), self.slide_ms());
-        std::iter::successors(Some(self.newest_start(time)), move |start| start.checked_sub(slide)).take_while(move |start| start.saturating_add(size) > time)
+        std::iter::successors(Some(self.newest_start(time)), move |start| start.checked_sub(slide))
+            .take_while(move |start| start.saturating_add(size) > time)
     }
     /// The window that starts there fires when the watermark reaches this: its last millisecond (Flink's `maxTimestamp`).
     pub fn last_ms(&self, start: Millis) -> Millis {

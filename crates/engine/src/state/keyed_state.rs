@@ -278,11 +278,11 @@ pub(crate) fn file_columns(batch: &RecordBatch) -> Result<FileColumns<'_>, State
     let schema = batch.schema_ref();
     let named = |i: usize, name: &str| schema.fields().get(i).is_some_and(|field| field.name() == name);
     let columns = match batch.columns() {
-        [namespaces, slots, deleted, data @ ..] if named(0, NAMESPACE) && named(1, SLOT) && named(2, DELETED) => {
-            namespaces.as_primitive_opt::<Int64Type>().zip(slots.as_primitive_opt::<UInt16Type>()).zip(deleted.as_boolean_opt()).map(
-                |((namespaces, slots), deleted)| FileColumns { namespaces: namespaces.values(), slots: slots.values(), deleted, data },
-            )
-        }
+        [namespaces, slots, deleted, data @ ..] if named(0, NAMESPACE) && named(1, SLOT) && named(2, DELETED) => namespaces
+            .as_primitive_opt::<Int64Type>()
+            .zip(slots.as_primitive_opt::<UInt16Type>())
+            .zip(deleted.as_boolean_opt())
+            .map(|((namespaces, slots), deleted)| FileColumns { namespaces: namespaces.values(), slots: slots.values(), deleted, data }),
         _ => None,
     };
     columns.ok_or_else(|| StateError::ColumnType {

@@ -67,7 +67,13 @@ pub struct Snapshotter {
 
 impl Snapshotter {
     /// `chain`: from [`restore`](super::restore()), empty for a fresh start.
-    pub fn new(store: Arc<dyn Store>, owner: SnapshotOwner, schema: Arc<StateSchema>, chain: Chain, compression: Compression) -> Result<Snapshotter, StateError> {
+    pub fn new(
+        store: Arc<dyn Store>,
+        owner: SnapshotOwner,
+        schema: Arc<StateSchema>,
+        chain: Chain,
+        compression: Compression,
+    ) -> Result<Snapshotter, StateError> {
         let form = Arc::new(FileForm::new(owner.uid.as_str(), schema, compression, FILE_BYTES)?);
         Ok(Snapshotter { store, owner, form, chain, pending: Vec::new(), min_live_namespace: None, serial: 0, compact_from: 0 })
     }
@@ -143,10 +149,15 @@ impl Snapshotter {
 
     /// Merges the chain from `first` on with `changes`, which are not in the store.
     async fn compact(&mut self, checkpoint: CheckpointId, first: usize, changes: &[Encoded]) -> Result<Vec<ChainFile>, StateError> {
-        let opening: Vec<_> = self.chain.0[first..].iter().map(|entry| SnapshotReader::open(self.store.clone(), entry.file.clone())).collect();
+        let opening: Vec<_> =
+            self.chain.0[first..].iter().map(|entry| SnapshotReader::open(self.store.clone(), entry.file.clone())).collect();
         let mut readers: Vec<SnapshotReader> = iter(opening).buffered(OPEN_AHEAD).try_collect().await?;
         for (i, encoded) in changes.iter().enumerate() {
-            let file = StateFile { path: format!("unwritten part {i} of checkpoint {checkpoint}"), bytes: encoded.bytes.len() as u64, slots: encoded.header.slots() };
+            let file = StateFile {
+                path: format!("unwritten part {i} of checkpoint {checkpoint}"),
+                bytes: encoded.bytes.len() as u64,
+                slots: encoded.header.slots(),
+            };
             readers.push(SnapshotReader::in_memory(file, encoded.bytes.clone())?);
         }
         let plan = MergePlan { full: first == 0, min_live_namespace: self.min_live_namespace };

@@ -59,14 +59,26 @@ impl Source for Numbers {
     }
     async fn open(&self, context: SourceContext, restored: Option<Vec<SplitState>>) -> ConnectorResult<NumbersReader> {
         let position = |split: &str| restored.iter().flatten().find(|s| s.split == split).map_or(0, |s| s.position);
-        let own = (0..self.splits).map(|n| (n, format!("n-{n}"))).filter(|(_, name)| context.owns(name)).map(|(n, name)| (n, position(&name))).collect();
+        let own = (0..self.splits)
+            .map(|n| (n, format!("n-{n}")))
+            .filter(|(_, name)| context.owns(name))
+            .map(|(n, name)| (n, position(&name)))
+            .collect();
         Ok(NumbersReader { own, rows: self.rows, keys: self.keys, pause: self.pause, next: 0, said: false })
     }
 }
 
 impl SourceReader for NumbersReader {
     fn splits(&mut self) -> Vec<SplitState> {
-        self.own.iter().map(|(n, position)| SplitState { split: format!("n-{n}"), position: *position, watermark: None, detail: serde_json::Value::Null }).collect()
+        self.own
+            .iter()
+            .map(|(n, position)| SplitState {
+                split: format!("n-{n}"),
+                position: *position,
+                watermark: None,
+                detail: serde_json::Value::Null,
+            })
+            .collect()
     }
     async fn next(&mut self) -> ConnectorResult<SourceEvent> {
         if !self.pause.is_zero() {
@@ -119,7 +131,11 @@ impl Memory {
         let tables = self.tables.lock().unwrap();
         let mut rows = vec![];
         for batch in &tables.committed {
-            let columns: Vec<Int64Array> = batch.columns().iter().map(|c| arrow::compute::cast(c, &DataType::Int64).unwrap().as_primitive::<Int64Type>().clone()).collect();
+            let columns: Vec<Int64Array> = batch
+                .columns()
+                .iter()
+                .map(|c| arrow::compute::cast(c, &DataType::Int64).unwrap().as_primitive::<Int64Type>().clone())
+                .collect();
             rows.extend((0..batch.num_rows()).map(|i| columns.iter().map(|c| c.value(i)).collect::<Vec<_>>()));
         }
         rows
@@ -202,9 +218,20 @@ pub fn config() -> EngineConfig {
 /// Runs the graph in this process, from the newest checkpoint in the store, until it ends. `stop_after`: asks it to stop then.
 pub fn run(graph: Graph, store: &Arc<dyn Store>, threads: usize, config: EngineConfig, stop_after: Option<Duration>) {
     graph.check().unwrap();
-    _ = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_writer(std::io::stderr).try_init();
+    _ = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .try_init();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let request = ClaimRequest { job_name: "test".into(), plan_hash: graph.hash(), parallelism: threads as u32, processes: 1, host: "here".into(), pid: 1, from: None };
+    let request = ClaimRequest {
+        job_name: "test".into(),
+        plan_hash: graph.hash(),
+        parallelism: threads as u32,
+        processes: 1,
+        host: "here".into(),
+        pid: 1,
+        from: None,
+    };
     let claimed = runtime.block_on(claim(store.clone(), request)).unwrap();
     for (uid, sink, _) in graph.sinks() {
         let pending = claimed.pending.iter().filter(|(_, c)| c.sink == *uid).cloned().collect();

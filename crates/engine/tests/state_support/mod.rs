@@ -3,7 +3,10 @@
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
 use arrow::datatypes::{DataType, Int64Type};
 use bytes::Bytes;
-use semel_checkpoint::{CheckpointId, Generation, JobUuid, OperatorSnapshot, OperatorUid, Part, PutOutcome, StateFile, Store, StoreError, StoreResult, StoredObject, open_store};
+use semel_checkpoint::{
+    CheckpointId, Generation, JobUuid, OperatorSnapshot, OperatorUid, Part, PutOutcome, StateFile, Store, StoreError, StoreResult,
+    StoredObject, open_store,
+};
 use semel_engine::state::*;
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
@@ -72,8 +75,10 @@ pub fn update(state: &mut KeyedState, rows: &[Row]) {
     rows.iter().for_each(|row| by_namespace.entry(row.key.0).or_default().push(row));
     for (namespace, rows) in by_namespace {
         let keys = key_columns(&schema, rows.iter().map(|row| &row.key));
-        let inputs: Vec<ArrayRef> =
-            vec![Arc::new(rows.iter().map(|row| row.value).collect::<Int64Array>()), Arc::new(rows.iter().map(|row| row.text.clone()).collect::<StringArray>())];
+        let inputs: Vec<ArrayRef> = vec![
+            Arc::new(rows.iter().map(|row| row.value).collect::<Int64Array>()),
+            Arc::new(rows.iter().map(|row| row.text.clone()).collect::<StringArray>()),
+        ];
         let mut hashes = vec![];
         hash_columns(&keys, &mut hashes).unwrap();
         state.update(namespace, &keys, &hashes, &inputs, &mut vec![]).unwrap();
@@ -131,7 +136,14 @@ impl Job {
         Job { store, uuid: JobUuid::random(), schema, compression: Compression::default() }
     }
 
-    pub async fn start(&self, generation: u64, subtask: usize, parallelism: usize, from: &OperatorSnapshot, keep: impl Fn(i64) -> bool + Send) -> Result<Subtask, StateError> {
+    pub async fn start(
+        &self,
+        generation: u64,
+        subtask: usize,
+        parallelism: usize,
+        from: &OperatorSnapshot,
+        keep: impl Fn(i64) -> bool + Send,
+    ) -> Result<Subtask, StateError> {
         let slots = slot_range(subtask, SLOTS, parallelism);
         let (state, chain) = restore(self.store.clone(), &uid(), self.schema.clone(), Some(from), slots.clone(), keep).await?;
         let owner = SnapshotOwner { job: self.uuid, generation: Generation(generation), uid: uid(), subtask: subtask as u32 };

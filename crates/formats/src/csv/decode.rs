@@ -25,9 +25,7 @@ pub struct CsvDecoder {
 
 impl std::fmt::Debug for CsvDecoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CsvDecoder")
-            .field("schema", &self.schema)
-            .finish_non_exhaustive()
+        f.debug_struct("CsvDecoder").field("schema", &self.schema).finish_non_exhaustive()
     }
 }
 
@@ -40,33 +38,22 @@ impl CsvDecoder {
         super::check(&schema)?;
         let dialect = Dialect::new(options)?;
         match schema.fields().iter().map(Column::new).collect() {
-            Some(columns) => Ok(Self {
-                schema,
-                dialect,
-                columns,
-                field: Vec::new(),
-            }),
+            Some(columns) => Ok(Self { schema, dialect, columns, field: Vec::new() }),
             None => Err(SchemaError::unsupported_schema("CSV")),
         }
     }
 
     fn record(&mut self, record: &[u8]) -> Result<(), String> {
-        let record = record
-            .strip_suffix(b"\n")
-            .map_or(record, |r| r.strip_suffix(b"\r").unwrap_or(r));
+        let record = record.strip_suffix(b"\n").map_or(record, |r| r.strip_suffix(b"\r").unwrap_or(r));
         if let Err(error) = simdutf8::compat::from_utf8(record) {
             return Err(format!("invalid UTF-8 at byte {}", error.valid_up_to()));
         }
         let fields = self.columns.len();
         let mut at = 0;
         for (i, column) in self.columns.iter_mut().enumerate() {
-            let (end, quoted) = field(record, at, &self.dialect, &mut self.field)
-                .map_err(|what| in_column(column, what))?;
+            let (end, quoted) = field(record, at, &self.dialect, &mut self.field).map_err(|what| in_column(column, what))?;
             if i + 1 < fields && end == record.len() {
-                return Err(format!(
-                    "{} fields instead of {fields}, at byte {end}",
-                    i + 1
-                ));
+                return Err(format!("{} fields instead of {fields}, at byte {end}", i + 1));
             }
             if i + 1 == fields && end < record.len() {
                 return Err(format!("more than {fields} fields, at byte {end}"));
@@ -78,9 +65,7 @@ impl CsvDecoder {
                     Ok(())
                 }
                 // The literal of NULL stands for itself where NULL cannot be meant.
-                (true, false) if !matches!(column.values, Values::Utf8(_)) => {
-                    Err("NULL, and the column is NOT NULL".to_owned())
-                }
+                (true, false) if !matches!(column.values, Values::Utf8(_)) => Err("NULL, and the column is NOT NULL".to_owned()),
                 _ => column.push_text(&self.field),
             };
             pushed.map_err(|what| in_column(column, format!("{what}, at byte {at}")))?;
@@ -91,10 +76,7 @@ impl CsvDecoder {
 
     fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
         let arrays: Vec<_> = self.columns.iter_mut().map(Column::finish).collect();
-        RecordBatch::try_new(
-            Arc::clone(&self.schema),
-            arrays.into_iter().collect::<Result<_, _>>()?,
-        )
+        RecordBatch::try_new(Arc::clone(&self.schema), arrays.into_iter().collect::<Result<_, _>>()?)
     }
 }
 
@@ -117,9 +99,7 @@ impl DeserializationSchema for CsvDecoder {
                         continue;
                     }
                     Err(reason) => {
-                        self.columns
-                            .iter_mut()
-                            .for_each(|column| column.truncate(rows.len()));
+                        self.columns.iter_mut().for_each(|column| column.truncate(rows.len()));
                         reason
                     }
                 },
@@ -142,12 +122,7 @@ fn in_column(column: &Column, what: String) -> String {
 
 /// Reads the field at `at` into `out`. Returns the position of the delimiter or end after it, and whether it was
 /// quoted.
-fn field(
-    record: &[u8],
-    at: usize,
-    dialect: &Dialect,
-    out: &mut Vec<u8>,
-) -> Result<(usize, bool), String> {
+fn field(record: &[u8], at: usize, dialect: &Dialect, out: &mut Vec<u8>) -> Result<(usize, bool), String> {
     out.clear();
     let quoted = dialect.quote.is_some() && record.get(at).copied() == dialect.quote;
     let mut pos = at + usize::from(quoted);
@@ -159,9 +134,7 @@ fn field(
                 match record.get(pos + 1) {
                     Some(escaped) => out.push(*escaped),
                     None => {
-                        return Err(format!(
-                            "an escape character with nothing after it, at byte {pos}"
-                        ));
+                        return Err(format!("an escape character with nothing after it, at byte {pos}"));
                     }
                 }
                 pos += 2;
@@ -195,9 +168,7 @@ impl Column {
         match &mut self.values {
             Values::Utf8(bytes) => bytes.push(text)?,
             Values::Binary(bytes) => {
-                BASE64
-                    .decode_vec(trimmed, &mut bytes.data)
-                    .map_err(|_| "expected base64")?;
+                BASE64.decode_vec(trimmed, &mut bytes.data).map_err(|_| "expected base64")?;
                 bytes.close()?;
             }
             Values::Boolean(bits) => bits.append(match () {
@@ -215,42 +186,24 @@ impl Column {
             Values::UInt64(values) => values.push(integer(trimmed)?),
             Values::Float32(values) => values.push(number(trimmed)?.f32().map_err(range)?),
             Values::Float64(values) => values.push(number(trimmed)?.f64().map_err(range)?),
-            Values::Decimal {
-                values,
-                precision,
-                scale,
-                ..
-            } => {
-                let out_of_range =
-                    |_| format!("a number out of the range of DECIMAL({precision}, {scale})");
-                values.push(
-                    number(trimmed)?
-                        .decimal(*precision, *scale)
-                        .map_err(out_of_range)?,
-                );
+            Values::Decimal { values, precision, scale, .. } => {
+                let out_of_range = |_| format!("a number out of the range of DECIMAL({precision}, {scale})");
+                values.push(number(trimmed)?.decimal(*precision, *scale).map_err(out_of_range)?);
             }
             Values::Date32(values) => {
                 let days = datetime::parse_date(trimmed).and_then(|days| i32::try_from(days).ok());
                 values.push(days.ok_or("expected a date such as 2024-01-31")?);
             }
             Values::Time32 { values, unit } => {
-                let units = datetime::parse_time(trimmed, *unit)
-                    .and_then(|units| i32::try_from(units).ok());
+                let units = datetime::parse_time(trimmed, *unit).and_then(|units| i32::try_from(units).ok());
                 values.push(units.ok_or(TIME)?);
             }
-            Values::Time64 { values, unit } => {
-                values.push(datetime::parse_time(trimmed, *unit).ok_or(TIME)?)
-            }
+            Values::Time64 { values, unit } => values.push(datetime::parse_time(trimmed, *unit).ok_or(TIME)?),
             Values::Timestamp { values, unit } => {
-                let value =
-                    datetime::parse_timestamp(trimmed, *unit).map_err(|fault| match fault {
-                        TimestampFault::Syntax => {
-                            "expected a timestamp such as 2024-01-31 23:59:59.123"
-                        }
-                        TimestampFault::Range => {
-                            "a timestamp out of the range of the column's unit"
-                        }
-                    });
+                let value = datetime::parse_timestamp(trimmed, *unit).map_err(|fault| match fault {
+                    TimestampFault::Syntax => "expected a timestamp such as 2024-01-31 23:59:59.123",
+                    TimestampFault::Range => "a timestamp out of the range of the column's unit",
+                });
                 values.push(value?);
             }
             Values::List { .. } | Values::Struct(_) | Values::Map(_) => {

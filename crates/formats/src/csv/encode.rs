@@ -21,9 +21,7 @@ pub struct CsvEncoder {
 
 impl std::fmt::Debug for CsvEncoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CsvEncoder")
-            .field("schema", &self.schema)
-            .finish_non_exhaustive()
+        f.debug_struct("CsvEncoder").field("schema", &self.schema).finish_non_exhaustive()
     }
 }
 
@@ -35,12 +33,7 @@ impl CsvEncoder {
     pub fn new(schema: SchemaRef, options: &CsvOptions) -> Result<Self, SchemaError> {
         super::check(&schema)?;
         let dialect = Dialect::new(options)?;
-        Ok(Self {
-            schema,
-            dialect,
-            out: Writer::default(),
-            value: Writer::default(),
-        })
+        Ok(Self { schema, dialect, out: Writer::default(), value: Writer::default() })
     }
 
     /// The columns' names as a line, without a line end.
@@ -52,12 +45,8 @@ impl CsvEncoder {
         for (i, field) in self.schema.fields().iter().enumerate() {
             separate(&mut self.out, &self.dialect, i);
             let name = field.name().as_bytes();
-            write_field(&mut self.out, name, &self.dialect).map_err(|what| {
-                SchemaError::Columns {
-                    format: "CSV",
-                    what: format!("the name of column '{}': {what}", field.name()),
-                }
-            })?;
+            write_field(&mut self.out, name, &self.dialect)
+                .map_err(|what| SchemaError::Columns { format: "CSV", what: format!("the name of column '{}': {what}", field.name()) })?;
         }
         let header = self.out.written().to_vec();
         self.out.clear();
@@ -73,22 +62,14 @@ impl CsvEncoder {
                 continue;
             }
             let written = match &cells.values {
-                CellValues::Utf8(bytes) => {
-                    write_field(&mut self.out, bytes.get(row), &self.dialect)
-                }
-                CellValues::Binary(bytes) => write_field(
-                    &mut self.out,
-                    BASE64.encode(bytes.get(row)).as_bytes(),
-                    &self.dialect,
-                ),
+                CellValues::Utf8(bytes) => write_field(&mut self.out, bytes.get(row), &self.dialect),
+                CellValues::Binary(bytes) => write_field(&mut self.out, BASE64.encode(bytes.get(row)).as_bytes(), &self.dialect),
                 plain => {
                     self.value.clear();
                     self.value.room(MAX_PLAIN);
                     plain
                         .write_plain(row, &mut self.value, b' ')
-                        .and_then(|()| {
-                            write_field(&mut self.out, self.value.written(), &self.dialect)
-                        })
+                        .and_then(|()| write_field(&mut self.out, self.value.written(), &self.dialect))
                 }
             };
             written.map_err(|what| (i, what))?;
@@ -96,21 +77,16 @@ impl CsvEncoder {
         Ok(())
     }
 
-    fn encode_rows(
-        &mut self,
-        rows: &RecordBatch,
-        out: &mut EncodedRows,
-    ) -> Result<(), EncodeError> {
+    fn encode_rows(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
         let cells = check_batch(&self.schema, rows)?;
         out.ends.reserve(rows.num_rows());
         self.out.clear();
         for row in 0..rows.num_rows() {
-            self.encode_row(&cells, row)
-                .map_err(|(column, what)| EncodeError::Value {
-                    row,
-                    column: self.schema.field(column).name().clone(),
-                    what,
-                })?;
+            self.encode_row(&cells, row).map_err(|(column, what)| EncodeError::Value {
+                row,
+                column: self.schema.field(column).name().clone(),
+                what,
+            })?;
             out.ends.push(out.data.len() + self.out.len());
             flush(&mut self.out, out, false);
         }
@@ -140,8 +116,7 @@ fn separate(out: &mut Writer, dialect: &Dialect, i: usize) {
 
 /// Writes a value that is not NULL, in quotes or with escapes where it could be misread.
 fn write_field(out: &mut Writer, text: &[u8], dialect: &Dialect) -> Result<(), String> {
-    let special =
-        |b: u8| b == dialect.delimiter || Some(b) == dialect.quote || Some(b) == dialect.escape;
+    let special = |b: u8| b == dialect.delimiter || Some(b) == dialect.quote || Some(b) == dialect.escape;
     let line_end = text.iter().any(|b| matches!(b, b'\n' | b'\r'));
     let like_null = text == dialect.null_literal;
     let specials = text.iter().filter(|b| special(**b)).count();
@@ -152,14 +127,8 @@ fn write_field(out: &mut Writer, text: &[u8], dialect: &Dialect) -> Result<(), S
     }
     let Some(quote) = dialect.quote else {
         if line_end || like_null {
-            let what = if line_end {
-                "a text with a line end"
-            } else {
-                "a text that equals the null literal"
-            };
-            return Err(format!(
-                "{what} cannot be written without quoting; set csv.quote-character"
-            ));
+            let what = if line_end { "a text with a line end" } else { "a text that equals the null literal" };
+            return Err(format!("{what} cannot be written without quoting; set csv.quote-character"));
         }
         let Some(escape) = dialect.escape else {
             let what = "a text with the delimiter in it cannot be written; set csv.quote-character or \

@@ -41,13 +41,7 @@ pub struct CsvOptions {
 
 impl Default for CsvOptions {
     fn default() -> Self {
-        Self {
-            delimiter: ',',
-            quote: Some('"'),
-            escape: None,
-            null_literal: String::new(),
-            header: false,
-        }
+        Self { delimiter: ',', quote: Some('"'), escape: None, null_literal: String::new(), header: false }
     }
 }
 
@@ -62,74 +56,36 @@ pub(crate) struct Dialect {
 
 impl Dialect {
     fn new(options: &CsvOptions) -> Result<Self, SchemaError> {
-        let wrong = |option, what: &str| {
-            Err(SchemaError::Option {
-                format: "CSV",
-                option,
-                what: what.to_owned(),
-            })
-        };
-        let byte = |char: char| {
-            u8::try_from(char)
-                .ok()
-                .filter(|b| b.is_ascii() && !matches!(b, b'\n' | b'\r'))
-        };
+        let wrong = |option, what: &str| Err(SchemaError::Option { format: "CSV", option, what: what.to_owned() });
+        let byte = |char: char| u8::try_from(char).ok().filter(|b| b.is_ascii() && !matches!(b, b'\n' | b'\r'));
         let Some(delimiter) = byte(options.delimiter) else {
-            return wrong(
-                "field-delimiter",
-                "must be one ASCII character other than a line end",
-            );
+            return wrong("field-delimiter", "must be one ASCII character other than a line end");
         };
         let quote = options.quote.map(byte);
         let escape = options.escape.map(byte);
         if quote == Some(None) || quote.flatten() == Some(delimiter) {
-            return wrong(
-                "quote-character",
-                "must be one ASCII character other than a line end and the delimiter",
-            );
+            return wrong("quote-character", "must be one ASCII character other than a line end and the delimiter");
         }
         let (quote, escape_byte) = (quote.flatten(), escape.flatten());
         if escape == Some(None) || escape_byte.is_some_and(|e| e == delimiter || Some(e) == quote) {
-            return wrong(
-                "escape-character",
-                "must be one ASCII character other than a line end, delimiter and quote",
-            );
+            return wrong("escape-character", "must be one ASCII character other than a line end, delimiter and quote");
         }
         let null_literal = options.null_literal.clone().into_bytes();
-        let special = |b: &u8| {
-            *b == delimiter
-                || Some(*b) == quote
-                || Some(*b) == escape_byte
-                || matches!(*b, b'\n' | b'\r')
-        };
+        let special = |b: &u8| *b == delimiter || Some(*b) == quote || Some(*b) == escape_byte || matches!(*b, b'\n' | b'\r');
         if null_literal.iter().any(special) {
-            return wrong(
-                "null-literal",
-                "must not hold the delimiter, quote or escape character or a line end",
-            );
+            return wrong("null-literal", "must not hold the delimiter, quote or escape character or a line end");
         }
-        Ok(Self {
-            delimiter,
-            quote,
-            escape: escape_byte,
-            null_literal,
-        })
+        Ok(Self { delimiter, quote, escape: escape_byte, null_literal })
     }
 }
 
 /// Checks that CSV can hold all columns.
 pub(crate) fn check(schema: &Schema) -> Result<(), SchemaError> {
     if schema.fields().is_empty() {
-        return Err(SchemaError::Columns {
-            format: "CSV",
-            what: "the schema has no columns; it needs one".to_owned(),
-        });
+        return Err(SchemaError::Columns { format: "CSV", what: "the schema has no columns; it needs one".to_owned() });
     }
     for field in schema.fields() {
-        let nested = matches!(
-            field.data_type(),
-            DataType::List(_) | DataType::Struct(_) | DataType::Map(_, _)
-        );
+        let nested = matches!(field.data_type(), DataType::List(_) | DataType::Struct(_) | DataType::Map(_, _));
         if nested || crate::column::Column::new(field).is_none() {
             return Err(SchemaError::Type {
                 column: field.name().clone(),

@@ -93,9 +93,7 @@ impl<'a> Quoted<'a> {
 
 /// The value of the four hexadecimal digits at `text[at]`.
 fn hex4(text: &[u8], at: usize) -> Option<u32> {
-    text.get(at..at + 4)?
-        .iter()
-        .try_fold(0, |n, b| Some(n * 16 + char::from(*b).to_digit(16)?))
+    text.get(at..at + 4)?.iter().try_fold(0, |n, b| Some(n * 16 + char::from(*b).to_digit(16)?))
 }
 
 /// The character of the `\u` escape at `text[at]`, and the number of bytes that it takes.
@@ -104,14 +102,9 @@ fn unicode(text: &[u8], at: usize) -> Option<(char, usize)> {
     if !(0xd800..0xdc00).contains(&first) {
         return Some((char::from_u32(first)?, 6));
     }
-    let second = (text.get(at + 6..at + 8) == Some(b"\\u"))
-        .then(|| hex4(text, at + 8))
-        .flatten()?;
+    let second = (text.get(at + 6..at + 8) == Some(b"\\u")).then(|| hex4(text, at + 8)).flatten()?;
     let low = second.checked_sub(0xdc00).filter(|low| *low < 0x400)?;
-    Some((
-        char::from_u32(0x10000 + ((first - 0xd800) << 10) + low)?,
-        12,
-    ))
+    Some((char::from_u32(0x10000 + ((first - 0xd800) << 10) + low)?, 12))
 }
 
 /// Digits read fast: `int` has at most 18 of them; `fraction` has `fraction_len`, at most 7.
@@ -134,21 +127,12 @@ pub(crate) struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     pub(crate) fn new(record: &'a [u8], tail: &'a [u8]) -> Self {
-        Self {
-            record,
-            tail,
-            pos: 0,
-            depth: 0,
-        }
+        Self { record, tail, pos: 0, depth: 0 }
     }
 
     #[cold]
     pub(crate) fn fault<T>(&self, what: impl Into<String>) -> Parsed<T> {
-        Err(Box::new(Fault {
-            at: self.pos,
-            what: what.into(),
-            path: Vec::new(),
-        }))
+        Err(Box::new(Fault { at: self.pos, what: what.into(), path: Vec::new() }))
     }
 
     /// The fault of having met something else than what is named.
@@ -196,20 +180,13 @@ impl<'a> Cursor<'a> {
     #[cold]
     fn load_last(&self, at: usize) -> u64 {
         let rest = self.tail.get(at..).unwrap_or_default();
-        rest.iter()
-            .take(8)
-            .rev()
-            .fold(0, |word, byte| word << 8 | u64::from(*byte))
+        rest.iter().take(8).rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
     }
 
     /// Whether `head` (the first 16 bytes of a token under `mask`), and then `rest`, are next.
     #[inline(always)]
     pub(crate) fn is_next(&self, head: u128, mask: u128, token: &[u8]) -> bool {
-        let Some(bytes) = self
-            .tail
-            .get(self.pos..)
-            .and_then(|rest| rest.first_chunk::<16>())
-        else {
+        let Some(bytes) = self.tail.get(self.pos..).and_then(|rest| rest.first_chunk::<16>()) else {
             return self.is_next_slow(token);
         };
         (u128::from_le_bytes(*bytes) ^ head) & mask == 0
@@ -227,9 +204,7 @@ impl<'a> Cursor<'a> {
     pub(crate) fn enter(&mut self) -> Parsed<()> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return self.fault(format!(
-                "arrays and objects nested more than {MAX_DEPTH} deep"
-            ));
+            return self.fault(format!("arrays and objects nested more than {MAX_DEPTH} deep"));
         }
         Ok(())
     }
@@ -278,10 +253,7 @@ impl<'a> Cursor<'a> {
         if last == 3 {
             return (0, 19);
         }
-        (
-            value * POW10[last] + eight_digits((word ^ ASCII_ZEROS) << (64 - 8 * last)),
-            16 + last,
-        )
+        (value * POW10[last] + eight_digits((word ^ ASCII_ZEROS) << (64 - 8 * last)), 16 + last)
     }
 
     /// An integer of at most 18 digits, without fraction or exponent. `None`, with the position unchanged, for
@@ -292,11 +264,7 @@ impl<'a> Cursor<'a> {
         let start = self.pos + usize::from(negative);
         let (value, len) = self.digits(start);
         let end = start + len;
-        if len == 0
-            || len > 18
-            || end > self.record.len()
-            || (len > 1 && self.record[start] == b'0')
-        {
+        if len == 0 || len > 18 || end > self.record.len() || (len > 1 && self.record[start] == b'0') {
             return None;
         }
         if let Some(b'.' | b'e' | b'E') = self.record.get(end) {
@@ -315,11 +283,7 @@ impl<'a> Cursor<'a> {
         let start = self.pos + usize::from(negative);
         let (int, int_len) = self.digits(start);
         let mut end = start + int_len;
-        if int_len == 0
-            || int_len > 18
-            || end > self.record.len()
-            || (int_len > 1 && self.record[start] == b'0')
-        {
+        if int_len == 0 || int_len > 18 || end > self.record.len() || (int_len > 1 && self.record[start] == b'0') {
             return None;
         }
         let (mut fraction, mut fraction_len) = (0, 0);
@@ -339,13 +303,7 @@ impl<'a> Cursor<'a> {
             return None;
         }
         self.pos = end;
-        Some(Fixed {
-            negative,
-            int,
-            int_len,
-            fraction,
-            fraction_len,
-        })
+        Some(Fixed { negative, int, int_len, fraction, fraction_len })
     }
 
     /// Any number; also one inside a string, which Flink accepts too (`"12.50"`).
@@ -407,10 +365,7 @@ impl<'a> Cursor<'a> {
         if seen & 0x8080_8080_8080_8080 != 0 {
             self.check_utf8(raw, start)?;
         }
-        Ok(Quoted {
-            raw,
-            escaped: false,
-        })
+        Ok(Quoted { raw, escaped: false })
     }
 
     /// Goes on with a string that begins at `start`, from `at` where something other than a plain character or the
@@ -574,10 +529,6 @@ impl<'a> Cursor<'a> {
             return Ok(());
         }
         self.skip_whitespace();
-        if self.pos == self.record.len() {
-            Ok(())
-        } else {
-            self.fault("more bytes after the record's end")
-        }
+        if self.pos == self.record.len() { Ok(()) } else { self.fault("more bytes after the record's end") }
     }
 }

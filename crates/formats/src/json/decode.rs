@@ -20,9 +20,7 @@ pub struct JsonDecoder {
 
 impl std::fmt::Debug for JsonDecoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("JsonDecoder")
-            .field("schema", &self.schema)
-            .finish_non_exhaustive()
+        f.debug_struct("JsonDecoder").field("schema", &self.schema).finish_non_exhaustive()
     }
 }
 
@@ -64,8 +62,7 @@ impl DeserializationSchema for JsonDecoder {
         let mut rows = Rows::default();
         for (index, span) in records.spans.iter().enumerate() {
             let reason = match records.value(*span) {
-                Value::Bytes { record, tail } => match Self::record(&mut self.object, record, tail)
-                {
+                Value::Bytes { record, tail } => match Self::record(&mut self.object, record, tail) {
                     Ok(()) => {
                         rows.keep(index);
                         continue;

@@ -23,9 +23,7 @@ pub struct JsonEncoder {
 
 impl std::fmt::Debug for JsonEncoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("JsonEncoder")
-            .field("schema", &self.schema)
-            .finish_non_exhaustive()
+        f.debug_struct("JsonEncoder").field("schema", &self.schema).finish_non_exhaustive()
     }
 }
 
@@ -46,10 +44,7 @@ struct Key {
 
 impl Key {
     fn of_fields(fields: &Fields) -> Vec<Self> {
-        fields
-            .iter()
-            .map(|field| Self::new(field.name(), field.data_type()))
-            .collect()
+        fields.iter().map(|field| Self::new(field.name(), field.data_type())).collect()
     }
 
     fn new(name: &str, data_type: &DataType) -> Self {
@@ -73,12 +68,7 @@ impl Key {
             },
             _ => Vec::new(),
         };
-        Self {
-            name: name.to_owned(),
-            padded: padded.collect(),
-            len: out.len(),
-            inner,
-        }
+        Self { name: name.to_owned(), padded: padded.collect(), len: out.len(), inner }
     }
 }
 
@@ -91,20 +81,13 @@ struct Refused {
 impl Refused {
     #[cold]
     fn new(what: String) -> Box<Self> {
-        Box::new(Self {
-            what,
-            path: Vec::new(),
-        })
+        Box::new(Self { what, path: Vec::new() })
     }
 
     #[cold]
     fn at(mut self, row: usize) -> EncodeError {
         self.path.reverse();
-        EncodeError::Value {
-            row,
-            column: self.path.join("."),
-            what: self.what,
-        }
+        EncodeError::Value { row, column: self.path.join("."), what: self.what }
     }
 }
 
@@ -122,25 +105,15 @@ impl JsonEncoder {
             },
             ignore_nulls: options.ignore_null_fields,
         };
-        Ok(Self {
-            fields: Key::of_fields(schema.fields()),
-            schema,
-            style,
-            out: Writer::default(),
-        })
+        Ok(Self { fields: Key::of_fields(schema.fields()), schema, style, out: Writer::default() })
     }
 
-    fn encode_rows(
-        &mut self,
-        rows: &RecordBatch,
-        out: &mut EncodedRows,
-    ) -> Result<(), EncodeError> {
+    fn encode_rows(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
         let cells = check_batch(&self.schema, rows)?;
         out.ends.reserve(rows.num_rows());
         self.out.clear();
         for row in 0..rows.num_rows() {
-            object(&mut self.out, &self.fields, &cells, row, self.style)
-                .map_err(|refused| refused.at(row))?;
+            object(&mut self.out, &self.fields, &cells, row, self.style).map_err(|refused| refused.at(row))?;
             out.ends.push(out.data.len() + self.out.len());
             flush(&mut self.out, out, false);
         }
@@ -161,13 +134,7 @@ impl SerializationSchema for JsonEncoder {
 }
 
 #[inline(always)]
-fn object(
-    out: &mut Writer,
-    keys: &[Key],
-    cells: &[Cells<'_>],
-    row: usize,
-    style: Style,
-) -> Result<(), Box<Refused>> {
+fn object(out: &mut Writer, keys: &[Key], cells: &[Cells<'_>], row: usize, style: Style) -> Result<(), Box<Refused>> {
     let start = out.len();
     for (key, cells) in keys.iter().zip(cells) {
         let null = cells.is_null(row);
@@ -198,44 +165,27 @@ fn object(
 
 /// Writes a value that is not NULL; there is room for a plain one.
 #[inline(always)]
-fn value(
-    out: &mut Writer,
-    key: &Key,
-    cells: &CellValues<'_>,
-    row: usize,
-    style: Style,
-) -> Result<(), Box<Refused>> {
+fn value(out: &mut Writer, key: &Key, cells: &CellValues<'_>, row: usize, style: Style) -> Result<(), Box<Refused>> {
     match cells {
         CellValues::Utf8(bytes) => {
             let (start, end) = bytes.range(row);
             string(out, bytes.data, start, end);
             Ok(())
         }
-        CellValues::Binary(_)
-        | CellValues::List { .. }
-        | CellValues::Struct(_)
-        | CellValues::Map { .. } => nested(out, key, cells, row, style),
+        CellValues::Binary(_) | CellValues::List { .. } | CellValues::Struct(_) | CellValues::Map { .. } => {
+            nested(out, key, cells, row, style)
+        }
         cells if cells.is_temporal() => {
             out.byte(b'"');
-            cells
-                .write_plain(row, out, style.separator)
-                .map_err(Refused::new)?;
+            cells.write_plain(row, out, style.separator).map_err(Refused::new)?;
             out.byte(b'"');
             Ok(())
         }
-        cells => cells
-            .write_plain(row, out, style.separator)
-            .map_err(Refused::new),
+        cells => cells.write_plain(row, out, style.separator).map_err(Refused::new),
     }
 }
 
-fn nested(
-    out: &mut Writer,
-    key: &Key,
-    cells: &CellValues<'_>,
-    row: usize,
-    style: Style,
-) -> Result<(), Box<Refused>> {
+fn nested(out: &mut Writer, key: &Key, cells: &CellValues<'_>, row: usize, style: Style) -> Result<(), Box<Refused>> {
     match cells {
         CellValues::Binary(bytes) => {
             let text = BASE64.encode(bytes.get(row));
@@ -257,11 +207,7 @@ fn nested(
             }
             brackets(out, start, b'[', b']');
         }
-        CellValues::Map {
-            offsets,
-            keys,
-            value,
-        } => {
+        CellValues::Map { offsets, keys, value } => {
             let Some(value_key) = key.inner.get(1) else {
                 return Ok(());
             };
@@ -294,13 +240,7 @@ fn brackets(out: &mut Writer, start: usize, open: u8, close: u8) {
     out.byte(close);
 }
 
-fn value_or_null(
-    out: &mut Writer,
-    key: &Key,
-    cells: &Cells<'_>,
-    i: usize,
-    style: Style,
-) -> Result<(), Box<Refused>> {
+fn value_or_null(out: &mut Writer, key: &Key, cells: &Cells<'_>, i: usize, style: Style) -> Result<(), Box<Refused>> {
     out.room(MAX_PLAIN + 2);
     if cells.is_null(i) {
         out.bytes(b"null");
@@ -319,10 +259,7 @@ fn string(out: &mut Writer, data: &[u8], start: usize, end: usize) {
         // May load bytes of the next value too; they are not counted.
         let word = match data.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
             Some(bytes) => u64::from_le_bytes(*bytes),
-            None => data[at..]
-                .iter()
-                .rev()
-                .fold(0, |word, byte| word << 8 | u64::from(*byte)),
+            None => data[at..].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
         };
         let plain = string_specials(word).trailing_zeros() as usize / 8;
         let len = plain.min(end - at);

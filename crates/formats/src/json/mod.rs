@@ -74,21 +74,10 @@ pub(crate) fn check(schema: &Schema) -> Result<(), SchemaError> {
 
 fn check_fields(fields: &Fields, parent: &str) -> Result<(), SchemaError> {
     for (i, field) in fields.iter().enumerate() {
-        let column = if parent.is_empty() {
-            field.name().clone()
-        } else {
-            format!("{parent}.{}", field.name())
-        };
-        if fields
-            .iter()
-            .take(i)
-            .any(|other| other.name() == field.name())
-        {
+        let column = if parent.is_empty() { field.name().clone() } else { format!("{parent}.{}", field.name()) };
+        if fields.iter().take(i).any(|other| other.name() == field.name()) {
             let what = format!("two fields are named '{column}'; rename one");
-            return Err(SchemaError::Columns {
-                format: "JSON",
-                what,
-            });
+            return Err(SchemaError::Columns { format: "JSON", what });
         }
         check_field(field, column)?;
     }
@@ -96,28 +85,17 @@ fn check_fields(fields: &Fields, parent: &str) -> Result<(), SchemaError> {
 }
 
 fn check_field(field: &FieldRef, column: String) -> Result<(), SchemaError> {
-    let refused = |hint| {
-        Err(SchemaError::Type {
-            column: column.clone(),
-            data_type: field.data_type().clone(),
-            format: "JSON",
-            hint,
-        })
-    };
+    let refused = |hint| Err(SchemaError::Type { column: column.clone(), data_type: field.data_type().clone(), format: "JSON", hint });
     match field.data_type() {
         DataType::List(item) => check_field(item, column),
         DataType::Struct(fields) => check_fields(fields, &column),
         DataType::Map(entries, _) => match entries.data_type() {
-            DataType::Struct(fields)
-                if fields.len() == 2 && *fields[0].data_type() == DataType::Utf8 =>
-            {
-                check_field(&fields[1], column)
-            }
+            DataType::Struct(fields) if fields.len() == 2 && *fields[0].data_type() == DataType::Utf8 => check_field(&fields[1], column),
             _ => refused("a map's keys must be strings"),
         },
-        _ if crate::column::Column::new(field).is_none() => refused(
-            "use a boolean, integer, float, string, binary, decimal, date, time, timestamp, list, struct or map",
-        ),
+        _ if crate::column::Column::new(field).is_none() => {
+            refused("use a boolean, integer, float, string, binary, decimal, date, time, timestamp, list, struct or map")
+        }
         _ => Ok(()),
     }
 }

@@ -54,13 +54,7 @@ impl Token {
             head[i] = *byte;
             mask[i] = 0xff;
         }
-        Self {
-            head: u128::from_le_bytes(head),
-            mask: u128::from_le_bytes(mask),
-            bytes: bytes.to_vec(),
-            first,
-            column,
-        }
+        Self { head: u128::from_le_bytes(head), mask: u128::from_le_bytes(mask), bytes: bytes.to_vec(), first, column }
     }
 }
 
@@ -68,11 +62,7 @@ impl Object {
     /// Columns for the fields; `None` if a type has no builder.
     pub(crate) fn new(fields: &Fields) -> Option<Self> {
         let columns = fields.iter().map(Column::new).collect::<Option<Vec<_>>>()?;
-        let names = fields
-            .iter()
-            .enumerate()
-            .map(|(i, f)| (f.name().clone().into_bytes(), i))
-            .collect();
+        let names = fields.iter().enumerate().map(|(i, f)| (f.name().clone().into_bytes(), i)).collect();
         Some(Self {
             seen: vec![0; columns.len()],
             columns,

@@ -23,12 +23,7 @@ impl Column {
         match &mut self.values {
             Values::Int64(values) => values.push(integer(cursor, "BIGINT")?),
             Values::Int32(values) => values.push(integer(cursor, "INT")?),
-            Values::Decimal {
-                values,
-                precision,
-                scale,
-                limit,
-            } => {
+            Values::Decimal { values, precision, scale, limit } => {
                 values.push(decimal(cursor, *precision, *scale, *limit)?);
             }
             Values::Utf8(bytes) => text(cursor, bytes)?,
@@ -61,21 +56,15 @@ impl Column {
             Values::Float32(values) => values.push(float(cursor)?),
             Values::Binary(bytes) => binary(cursor, bytes)?,
             Values::Date32(values) => {
-                let parse = |text: &[u8]| {
-                    datetime::parse_date(text).and_then(|days| i32::try_from(days).ok())
-                };
+                let parse = |text: &[u8]| datetime::parse_date(text).and_then(|days| i32::try_from(days).ok());
                 values.push(quoted(cursor, "a date such as \"2024-01-31\"", parse)?);
             }
             Values::Time32 { values, unit } => {
-                let parse = |text: &[u8]| {
-                    datetime::parse_time(text, *unit).and_then(|units| i32::try_from(units).ok())
-                };
+                let parse = |text: &[u8]| datetime::parse_time(text, *unit).and_then(|units| i32::try_from(units).ok());
                 values.push(quoted(cursor, TIME, parse)?);
             }
             Values::Time64 { values, unit } => {
-                values.push(quoted(cursor, TIME, |text| {
-                    datetime::parse_time(text, *unit)
-                })?);
+                values.push(quoted(cursor, TIME, |text| datetime::parse_time(text, *unit))?);
             }
         }
         self.nulls.append_non_null();
@@ -96,12 +85,7 @@ impl Column {
 const TIME: &str = "a time such as \"23:59:59\"";
 
 #[cold]
-fn number_fault<T>(
-    cursor: &mut Cursor<'_>,
-    start: usize,
-    fault: NumberFault,
-    type_name: &str,
-) -> Parsed<T> {
+fn number_fault<T>(cursor: &mut Cursor<'_>, start: usize, fault: NumberFault, type_name: &str) -> Parsed<T> {
     cursor.pos = start;
     match fault {
         NumberFault::Fraction => cursor.fault(format!("a number with a fraction for {type_name}")),
@@ -134,8 +118,7 @@ fn decimal(cursor: &mut Cursor<'_>, precision: u8, scale: u32, limit: i128) -> P
     if let Some(fixed) = cursor.fixed() {
         let digits = scale as usize;
         if fixed.int_len + digits <= 18 && fixed.fraction_len <= digits {
-            let value =
-                fixed.int * POW10[digits] + fixed.fraction * POW10[digits - fixed.fraction_len];
+            let value = fixed.int * POW10[digits] + fixed.fraction * POW10[digits - fixed.fraction_len];
             let value = i128::from(value);
             if value < limit {
                 return Ok(if fixed.negative { -value } else { value });
@@ -145,12 +128,7 @@ fn decimal(cursor: &mut Cursor<'_>, precision: u8, scale: u32, limit: i128) -> P
     }
     match cursor.number()?.decimal(precision, scale) {
         Ok(value) => Ok(value),
-        Err(fault) => number_fault(
-            cursor,
-            start,
-            fault,
-            &format!("DECIMAL({precision}, {scale})"),
-        ),
+        Err(fault) => number_fault(cursor, start, fault, &format!("DECIMAL({precision}, {scale})")),
     }
 }
 
@@ -226,11 +204,7 @@ fn text(cursor: &mut Cursor<'_>, bytes: &mut VarLen) -> Parsed<()> {
     let start = cursor.pos;
     let pushed = if cursor.peek() == Some(b'"') {
         let text = cursor.string()?;
-        if text.escaped {
-            unescape(text, bytes)
-        } else {
-            bytes.push(text.raw)
-        }
+        if text.escaped { unescape(text, bytes) } else { bytes.push(text.raw) }
     } else {
         cursor.skip_value()?;
         bytes.push(cursor.since(start))
@@ -311,9 +285,7 @@ fn map_value(map: &mut MapValues, cursor: &mut Cursor<'_>) -> Parsed<()> {
             bytes.push(key).or_else(|what| cursor.fault(what))?;
             map.key.nulls.append_non_null();
         }
-        map.value
-            .parse(cursor)
-            .map_err(|fault| fault.within(&String::from_utf8_lossy(key)))?;
+        map.value.parse(cursor).map_err(|fault| fault.within(&String::from_utf8_lossy(key)))?;
     }
     cursor.pos = end;
     cursor.leave();

@@ -29,11 +29,7 @@ fn civil_from_days(days: i64) -> (i64, u32, u32) {
     let mp = (5 * doy + 2) / 153;
     let day = doy - (153 * mp + 2) / 5 + 1;
     let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    (
-        i64::from(yoe) + era * 400 + i64::from(month <= 2),
-        month,
-        day,
-    )
+    (i64::from(yoe) + era * 400 + i64::from(month <= 2), month, day)
 }
 
 fn two(text: &[u8], at: usize) -> Option<i64> {
@@ -47,26 +43,19 @@ fn two(text: &[u8], at: usize) -> Option<i64> {
 fn date_prefix(text: &[u8]) -> Option<(i64, usize)> {
     let signed = matches!(text.first(), Some(b'+' | b'-'));
     let first = usize::from(signed);
-    let len = text
-        .iter()
-        .skip(first)
-        .take_while(|b| b.is_ascii_digit())
-        .count();
+    let len = text.iter().skip(first).take_while(|b| b.is_ascii_digit()).count();
     // Twelve digits hold every year that 64 bits of seconds reach.
     if !(len == 4 || (signed && (4..=12).contains(&len))) {
         return None;
     }
-    let mut year = text[first..first + len]
-        .iter()
-        .fold(0_i64, |year, b| year * 10 + i64::from(b - b'0'));
+    let mut year = text[first..first + len].iter().fold(0_i64, |year, b| year * 10 + i64::from(b - b'0'));
     if text.first() == Some(&b'-') {
         year = -year;
     }
     let at = first + len;
     let month = two(text, at + 1)?;
     let day = two(text, at + 4)?;
-    if text.get(at) != Some(&b'-') || text.get(at + 3) != Some(&b'-') || !(1..=12).contains(&month)
-    {
+    if text.get(at) != Some(&b'-') || text.get(at + 3) != Some(&b'-') || !(1..=12).contains(&month) {
         return None;
     }
     let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
@@ -75,9 +64,7 @@ fn date_prefix(text: &[u8]) -> Option<(i64, usize)> {
         4 | 6 | 9 | 11 => 30,
         _ => 31,
     };
-    (1..=days)
-        .contains(&day)
-        .then(|| (days_from_civil(year, month, day), at + 6))
+    (1..=days).contains(&day).then(|| (days_from_civil(year, month, day), at + 6))
 }
 
 /// Seconds of the day and nanoseconds of the time at the head of `text` (`HH:MM`, `HH:MM:SS`, `HH:MM:SS.f` with one
@@ -93,22 +80,12 @@ fn time_prefix(text: &[u8]) -> Option<(i64, u32, usize)> {
     if text.get(8) != Some(&b'.') {
         return Some((seconds, 0, 8));
     }
-    let digits = text
-        .iter()
-        .skip(9)
-        .take_while(|b| b.is_ascii_digit())
-        .count();
+    let digits = text.iter().skip(9).take_while(|b| b.is_ascii_digit()).count();
     if !(1..=9).contains(&digits) {
         return None;
     }
-    let fraction = text[9..9 + digits]
-        .iter()
-        .fold(0_u32, |n, b| n * 10 + u32::from(b - b'0'));
-    Some((
-        seconds,
-        fraction * 10_u32.pow(9 - digits as u32),
-        9 + digits,
-    ))
+    let fraction = text[9..9 + digits].iter().fold(0_u32, |n, b| n * 10 + u32::from(b - b'0'));
+    Some((seconds, fraction * 10_u32.pow(9 - digits as u32), 9 + digits))
 }
 
 /// Seconds east of UTC: `Z`, `+HH`, `+HHMM` or `+HH:MM`. `None` if `text` is something else.
@@ -131,9 +108,7 @@ fn zone(text: &[u8]) -> Option<i64> {
 
 /// Days since 1970-01-01 of a date such as `2024-02-29`; `None` if `text` is not one.
 pub(crate) fn parse_date(text: &[u8]) -> Option<i64> {
-    date_prefix(text)
-        .filter(|(_, len)| *len == text.len())
-        .map(|(days, _)| days)
+    date_prefix(text).filter(|(_, len)| *len == text.len()).map(|(days, _)| days)
 }
 
 /// Units since midnight of a time such as `23:59:59.5`; digits beyond the unit are cut off.
@@ -182,8 +157,7 @@ pub(crate) const fn per_second(unit: TimeUnit) -> i64 {
 
 fn in_unit(seconds: i128, nanos: u32, unit: TimeUnit) -> Option<i64> {
     let per_second = per_second(unit);
-    let units = seconds * i128::from(per_second)
-        + i128::from(i64::from(nanos) / (1_000_000_000 / per_second));
+    let units = seconds * i128::from(per_second) + i128::from(i64::from(nanos) / (1_000_000_000 / per_second));
     i64::try_from(units).ok()
 }
 
@@ -241,13 +215,7 @@ pub(crate) fn write_time(out: &mut Writer, units: i64, unit: TimeUnit) {
 
 /// Writes date, `separator` and time of a timestamp, and `Z` if it is one of a known instant. The writer has room for
 /// [`MAX_LEN`] bytes.
-pub(crate) fn write_timestamp(
-    out: &mut Writer,
-    units: i64,
-    unit: TimeUnit,
-    separator: u8,
-    zoned: bool,
-) {
+pub(crate) fn write_timestamp(out: &mut Writer, units: i64, unit: TimeUnit, separator: u8, zoned: bool) {
     let per_day = DAY * per_second(unit);
     write_date(out, units.div_euclid(per_day));
     out.byte(separator);
@@ -268,17 +236,11 @@ mod tests {
         assert_eq!(days_from_civil(1970, 1, 1), 0);
         for days in first..first + 2 * 146_097 {
             let (year, month, day) = civil_from_days(days);
-            assert_eq!(
-                days_from_civil(year, i64::from(month), i64::from(day)),
-                days
-            );
+            assert_eq!(days_from_civil(year, i64::from(month), i64::from(day)), days);
             let next_day = (expected.0, expected.1, expected.2 + 1) == (year, month, day);
             let next_month = day == 1 && (year, month) == (expected.0, expected.1 + 1);
             let next_year = day == 1 && month == 1 && year == expected.0 + 1;
-            assert!(
-                next_day || next_month || next_year,
-                "{expected:?} {year}-{month}-{day}"
-            );
+            assert!(next_day || next_month || next_year, "{expected:?} {year}-{month}-{day}");
             expected = (year, month, day);
         }
         assert_eq!(expected, (2399, 12, 31));
@@ -300,11 +262,7 @@ mod tests {
             ("2024-02-29 12:00:00.5", 1_709_208_000_500),
         ];
         for (text, expected) in good {
-            assert_eq!(
-                parse_timestamp(text.as_bytes(), TimeUnit::Millisecond),
-                Ok(*expected),
-                "{text}"
-            );
+            assert_eq!(parse_timestamp(text.as_bytes(), TimeUnit::Millisecond), Ok(*expected), "{text}");
         }
         let bad = [
             "",
@@ -331,41 +289,16 @@ mod tests {
             "2024-01-01 00:00:00+00:60",
         ];
         for text in bad {
-            assert_eq!(
-                parse_timestamp(text.as_bytes(), TimeUnit::Second),
-                Err(TimestampFault::Syntax),
-                "{text}"
-            );
+            assert_eq!(parse_timestamp(text.as_bytes(), TimeUnit::Second), Err(TimestampFault::Syntax), "{text}");
         }
-        assert_eq!(
-            parse_timestamp(b"2300-01-01 00:00:00", TimeUnit::Nanosecond),
-            Err(TimestampFault::Range)
-        );
-        assert_eq!(
-            parse_timestamp(b"+999999999999-01-01 00:00:00", TimeUnit::Second),
-            Err(TimestampFault::Range)
-        );
+        assert_eq!(parse_timestamp(b"2300-01-01 00:00:00", TimeUnit::Nanosecond), Err(TimestampFault::Range));
+        assert_eq!(parse_timestamp(b"+999999999999-01-01 00:00:00", TimeUnit::Second), Err(TimestampFault::Range));
     }
 
     #[test]
     fn all_that_is_written_is_read_back() {
-        for unit in [
-            TimeUnit::Second,
-            TimeUnit::Millisecond,
-            TimeUnit::Microsecond,
-            TimeUnit::Nanosecond,
-        ] {
-            for units in [
-                i64::MIN,
-                i64::MIN + 1,
-                -1,
-                0,
-                1,
-                10,
-                1_700_000_000_120,
-                i64::MAX - 1,
-                i64::MAX,
-            ] {
+        for unit in [TimeUnit::Second, TimeUnit::Millisecond, TimeUnit::Microsecond, TimeUnit::Nanosecond] {
+            for units in [i64::MIN, i64::MIN + 1, -1, 0, 1, 10, 1_700_000_000_120, i64::MAX - 1, i64::MAX] {
                 for (separator, zoned) in [(b' ', false), (b'T', true)] {
                     let mut out = Writer::default();
                     out.room(MAX_LEN);

@@ -18,10 +18,7 @@ pub(crate) fn string_specials(word: u64) -> u64 {
     const HIGH: u64 = 0x8080_8080_8080_8080;
     let quote = word ^ (ONES * b'"' as u64);
     let backslash = word ^ (ONES * b'\\' as u64);
-    ((quote.wrapping_sub(ONES) & !quote)
-        | (backslash.wrapping_sub(ONES) & !backslash)
-        | (word.wrapping_sub(ONES * 0x20) & !word))
-        & HIGH
+    ((quote.wrapping_sub(ONES) & !quote) | (backslash.wrapping_sub(ONES) & !backslash) | (word.wrapping_sub(ONES * 0x20) & !word)) & HIGH
 }
 
 /// The number that the eight digits in `word` (values 0 to 9, first digit in the lowest byte) stand for.
@@ -59,11 +56,7 @@ mod tests {
             for lane in 0..8 {
                 let mut bytes = *b"90909090";
                 bytes[lane] = byte;
-                assert_eq!(
-                    non_digits(u64::from_le_bytes(bytes)),
-                    expected << (8 * lane),
-                    "{byte}"
-                );
+                assert_eq!(non_digits(u64::from_le_bytes(bytes)), expected << (8 * lane), "{byte}");
             }
         }
     }
@@ -76,27 +69,18 @@ mod tests {
                 let mut bytes = *b"a\xff!#[]\x7f ";
                 bytes[lane] = byte;
                 let found = string_specials(u64::from_le_bytes(bytes)).trailing_zeros() / 8;
-                assert_eq!(
-                    found,
-                    if special { lane as u32 } else { 8 },
-                    "{byte} at {lane}"
-                );
+                assert_eq!(found, if special { lane as u32 } else { 8 }, "{byte} at {lane}");
             }
         }
     }
 
     #[test]
     fn eight_digits_make_a_number() {
-        for n in [
-            0_u64, 1, 9, 10, 12_345_678, 87_654_321, 99_999_999, 10_000_000,
-        ] {
+        for n in [0_u64, 1, 9, 10, 12_345_678, 87_654_321, 99_999_999, 10_000_000] {
             let text = format!("{n:08}");
             let mut bytes = [0; 8];
             bytes.copy_from_slice(text.as_bytes());
-            assert_eq!(
-                eight_digits(u64::from_le_bytes(bytes) ^ 0x3030_3030_3030_3030),
-                n
-            );
+            assert_eq!(eight_digits(u64::from_le_bytes(bytes) ^ 0x3030_3030_3030_3030), n);
         }
     }
 }

@@ -22,10 +22,7 @@ pub(crate) enum NumberFault {
 }
 
 fn digits(text: &[u8], from: usize) -> usize {
-    text.iter()
-        .skip(from)
-        .take_while(|b| b.is_ascii_digit())
-        .count()
+    text.iter().skip(from).take_while(|b| b.is_ascii_digit()).count()
 }
 
 /// Reads the number that begins at `text[at]`. Returns it and the position after it.
@@ -76,16 +73,7 @@ pub(crate) fn scan(text: &[u8], at: usize) -> Result<(Number<'_>, usize), (usize
     let Ok(whole) = std::str::from_utf8(&text[start..pos]) else {
         return Err((at, "expected a number"));
     };
-    Ok((
-        Number {
-            negative,
-            int,
-            fraction,
-            exponent,
-            text: whole,
-        },
-        pos,
-    ))
+    Ok((Number { negative, int, fraction, exponent, text: whole }, pos))
 }
 
 /// The number that is all of `text`; unlike in JSON it may have a plus sign and leading zeros.
@@ -95,15 +83,10 @@ pub(crate) fn parse_lenient(text: &[u8]) -> Option<Number<'_>> {
         [b'+' | b'-', rest @ ..] => rest,
         _ => text,
     };
-    let zeros = unsigned
-        .iter()
-        .zip(unsigned.iter().skip(1))
-        .take_while(|(a, b)| **a == b'0' && b.is_ascii_digit());
+    let zeros = unsigned.iter().zip(unsigned.iter().skip(1)).take_while(|(a, b)| **a == b'0' && b.is_ascii_digit());
     let digits = &unsigned[zeros.count()..];
     match scan(digits, 0) {
-        Ok((number, end)) if end == digits.len() && !number.negative => {
-            Some(Number { negative, ..number })
-        }
+        Ok((number, end)) if end == digits.len() && !number.negative => Some(Number { negative, ..number }),
         _ => None,
     }
 }
@@ -147,32 +130,18 @@ impl Number<'_> {
     /// too many integer digits (also as a result of rounding) are a [`NumberFault::Range`].
     pub(crate) fn decimal(&self, precision: u8, scale: u32) -> Result<i128, NumberFault> {
         let (value, _) = self.scaled(scale).ok_or(NumberFault::Range)?;
-        if value.unsigned_abs() < pow10_i128(u32::from(precision)).unsigned_abs() {
-            Ok(value)
-        } else {
-            Err(NumberFault::Range)
-        }
+        if value.unsigned_abs() < pow10_i128(u32::from(precision)).unsigned_abs() { Ok(value) } else { Err(NumberFault::Range) }
     }
 
     /// The nearest 64-bit float; a number that would be infinite is a [`NumberFault::Range`].
     pub(crate) fn f64(&self) -> Result<f64, NumberFault> {
-        let value = self
-            .text
-            .parse()
-            .ok()
-            .filter(|v: &f64| v.is_finite())
-            .ok_or(NumberFault::Range)?;
+        let value = self.text.parse().ok().filter(|v: &f64| v.is_finite()).ok_or(NumberFault::Range)?;
         Ok(if self.negative { -value } else { value })
     }
 
     /// The nearest 32-bit float; a number that would be infinite is a [`NumberFault::Range`].
     pub(crate) fn f32(&self) -> Result<f32, NumberFault> {
-        let value = self
-            .text
-            .parse()
-            .ok()
-            .filter(|v: &f32| v.is_finite())
-            .ok_or(NumberFault::Range)?;
+        let value = self.text.parse().ok().filter(|v: &f32| v.is_finite()).ok_or(NumberFault::Range)?;
         Ok(if self.negative { -value } else { value })
     }
 }
@@ -198,12 +167,7 @@ mod tests {
             ("123.4", 10, 2, Ok(12340)),
             ("1.005", 10, 2, Ok(101)),
             ("-1.005", 10, 2, Ok(-101)),
-            (
-                "1.00499999999999999999999999999999999999999999",
-                10,
-                2,
-                Ok(100),
-            ),
+            ("1.00499999999999999999999999999999999999999999", 10, 2, Ok(100)),
             ("0.995", 2, 2, Err(NumberFault::Range)),
             ("0.004", 10, 2, Ok(0)),
             ("0.005", 10, 2, Ok(1)),
@@ -237,24 +201,13 @@ mod tests {
             ("18446744073709551615", Ok(i128::from(u64::MAX))),
         ];
         for (text, expected) in table {
-            assert_eq!(
-                scan(text.as_bytes(), 0).unwrap().0.integer(),
-                expected,
-                "{text}"
-            );
+            assert_eq!(scan(text.as_bytes(), 0).unwrap().0.integer(), expected, "{text}");
         }
     }
 
     #[test]
     fn plus_signs_and_leading_zeros_outside_of_json() {
-        let table = [
-            ("+1", Some(1)),
-            ("-007", Some(-7)),
-            ("000", Some(0)),
-            ("00.0", Some(0)),
-            ("--1", None),
-            ("+-1", None),
-        ];
+        let table = [("+1", Some(1)), ("-007", Some(-7)), ("000", Some(0)), ("00.0", Some(0)), ("--1", None), ("+-1", None)];
         for (text, expected) in table {
             let found = parse_lenient(text.as_bytes()).map(|number| number.integer().unwrap());
             assert_eq!(found, expected, "{text}");
@@ -265,9 +218,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_json_number_is_refused() {
-        for text in [
-            "", "-", "01", "-01", "1.", ".1", "1.e1", "1e", "1e+", "+1", "--1", "NaN", "Infinity",
-        ] {
+        for text in ["", "-", "01", "-01", "1.", ".1", "1.e1", "1e", "1e+", "+1", "--1", "NaN", "Infinity"] {
             assert!(scan(text.as_bytes(), 0).is_err(), "{text}");
         }
     }

@@ -26,8 +26,7 @@ impl Writer {
 
     #[cold]
     fn grow(&mut self, n: usize) {
-        self.buf
-            .resize((self.pos + n + SLACK).max(self.buf.len() * 2), 0);
+        self.buf.resize((self.pos + n + SLACK).max(self.buf.len() * 2), 0);
     }
 
     /// The bytes written so far.
@@ -85,8 +84,7 @@ impl Writer {
     /// Writes a number below 100 with two digits.
     #[inline(always)]
     pub(crate) fn two_digits(&mut self, n: u32) {
-        self.buf[self.pos..self.pos + 2]
-            .copy_from_slice(&[b'0' + (n / 10) as u8, b'0' + (n % 10) as u8]);
+        self.buf[self.pos..self.pos + 2].copy_from_slice(&[b'0' + (n / 10) as u8, b'0' + (n % 10) as u8]);
         self.pos += 2;
     }
 
@@ -203,21 +201,9 @@ mod tests {
 
     #[test]
     fn integers_as_the_standard_library_writes_them() {
-        let mut numbers = vec![
-            0,
-            u64::MAX,
-            u64::MAX - 1,
-            i64::MAX as u64,
-            i64::MAX as u64 + 1,
-        ];
+        let mut numbers = vec![0, u64::MAX, u64::MAX - 1, i64::MAX as u64, i64::MAX as u64 + 1];
         for power in POW10 {
-            numbers.extend([
-                power - 1,
-                power,
-                power + 1,
-                power.wrapping_mul(7),
-                power.wrapping_mul(123) / 100,
-            ]);
+            numbers.extend([power - 1, power, power + 1, power.wrapping_mul(7), power.wrapping_mul(123) / 100]);
         }
         for n in numbers {
             assert_eq!(text(|out| out.u64(n)), n.to_string());
@@ -248,16 +234,8 @@ mod tests {
             (i128::from(i64::MIN), 18, "-9.223372036854775808"),
             (1, 18, "0.000000000000000001"),
             (1, 20, "0.00000000000000000001"),
-            (
-                10_i128.pow(38) - 1,
-                38,
-                "0.99999999999999999999999999999999999999",
-            ),
-            (
-                1 - 10_i128.pow(38),
-                0,
-                "-99999999999999999999999999999999999999",
-            ),
+            (10_i128.pow(38) - 1, 38, "0.99999999999999999999999999999999999999"),
+            (1 - 10_i128.pow(38), 0, "-99999999999999999999999999999999999999"),
             (10_i128.pow(30), 10, "100000000000000000000.0000000000"),
         ];
         for (n, scale, expected) in table {

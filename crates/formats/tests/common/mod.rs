@@ -18,10 +18,7 @@ pub fn csv() -> Format {
 
 /// Nullable columns.
 pub fn schema(columns: &[(&str, DataType)]) -> SchemaRef {
-    let fields: Vec<_> = columns
-        .iter()
-        .map(|(n, t)| Field::new(*n, t.clone(), true))
-        .collect();
+    let fields: Vec<_> = columns.iter().map(|(n, t)| Field::new(*n, t.clone(), true)).collect();
     Arc::new(Schema::new(fields))
 }
 
@@ -38,10 +35,7 @@ pub fn buffer<R: AsRef<[u8]>>(records: &[R]) -> (Vec<u8>, Vec<Span>) {
 pub fn decode<R: AsRef<[u8]>>(format: &Format, schema: &SchemaRef, records: &[R]) -> Decoded {
     let (data, spans) = buffer(records);
     let mut decoder = format.deserializer(Arc::clone(schema)).unwrap();
-    let decoded = decoder.decode(Records {
-        data: &data,
-        spans: &spans,
-    });
+    let decoded = decoder.decode(Records { data: &data, spans: &spans });
     check(&decoded, spans.len());
     decoded
 }
@@ -61,15 +55,9 @@ pub fn check(decoded: &Decoded, records: usize) {
 
 pub fn encode(format: &Format, rows: &RecordBatch) -> Vec<String> {
     let mut out = EncodedRows::default();
-    format
-        .serializer(rows.schema())
-        .unwrap()
-        .encode(rows, &mut out)
-        .unwrap();
+    format.serializer(rows.schema()).unwrap().encode(rows, &mut out).unwrap();
     assert_eq!(out.len(), rows.num_rows());
-    out.iter()
-        .map(|row| String::from_utf8(row.to_vec()).unwrap())
-        .collect()
+    out.iter().map(|row| String::from_utf8(row.to_vec()).unwrap()).collect()
 }
 
 /// The text of the first error, or what was decoded after all.

@@ -70,7 +70,8 @@ impl Admin {
     /// Creates topics and waits until they have leaders; the codes are in the order asked (`TOPIC_ALREADY_EXISTS` is one).
     pub async fn create_topics(&self, topics: &[NewTopic], deadline: Deadline) -> Result<Vec<(ErrorCode, Option<String>)>> {
         let creatable = topics.iter().map(|t| {
-            let configs = t.configs.iter().map(|(name, value)| CreatableTopicConfig::default().with_name(text(name)).with_value(Some(text(value))));
+            let configs =
+                t.configs.iter().map(|(name, value)| CreatableTopicConfig::default().with_name(text(name)).with_value(Some(text(value))));
             CreatableTopic::default()
                 .with_name(TopicName(text(&t.name)))
                 .with_num_partitions(t.partitions)
@@ -82,13 +83,16 @@ impl Admin {
         let mut codes = Vec::new();
         for topic in topics {
             let found = answer.topics.iter().find(|t| t.name.0.as_str() == topic.name);
-            codes.push(found.map_or((ErrorCode::UNKNOWN_SERVER_ERROR, None), |t| (ErrorCode(t.error_code), t.error_message.as_ref().map(ToString::to_string))));
+            codes.push(found.map_or((ErrorCode::UNKNOWN_SERVER_ERROR, None), |t| {
+                (ErrorCode(t.error_code), t.error_message.as_ref().map(ToString::to_string))
+            }));
         }
         let created: Vec<&str> = topics.iter().zip(&codes).filter(|(_, (code, _))| code.is_none()).map(|(t, _)| t.name.as_str()).collect();
         let mut backoff = Backoff::default();
         while !created.is_empty() {
             let metadata = self.cluster.metadata(Some(&created), deadline).await?;
-            let ready = |t: &TopicMetadata| t.error.is_none() && !t.partitions.is_empty() && t.partitions.iter().all(|p| p.leader.is_some());
+            let ready =
+                |t: &TopicMetadata| t.error.is_none() && !t.partitions.is_empty() && t.partitions.iter().all(|p| p.leader.is_some());
             if created.iter().all(|name| metadata.topics.get(*name).is_some_and(ready)) {
                 break;
             }
@@ -104,7 +108,13 @@ impl Admin {
         let names = topics.iter().map(|t| TopicName(text(t))).collect();
         let request = DeleteTopicsRequest::default().with_topic_names(names).with_timeout_ms(timeout_ms(deadline));
         let (answer, _) = self.cluster.call_any(&request, 1, 5, deadline).await?;
-        let code = |topic: &&str| answer.responses.iter().find(|r| r.name.as_ref().is_some_and(|n| n.0.as_str() == *topic)).map_or(ErrorCode::UNKNOWN_SERVER_ERROR, |r| ErrorCode(r.error_code));
+        let code = |topic: &&str| {
+            answer
+                .responses
+                .iter()
+                .find(|r| r.name.as_ref().is_some_and(|n| n.0.as_str() == *topic))
+                .map_or(ErrorCode::UNKNOWN_SERVER_ERROR, |r| ErrorCode(r.error_code))
+        };
         Ok(topics.iter().map(code).collect())
     }
 
@@ -125,7 +135,8 @@ impl Admin {
 
     fn configs_request(kind: i8, name: &str, keys: &[&str]) -> DescribeConfigsRequest {
         let keys = (!keys.is_empty()).then(|| keys.iter().map(|k| text(k)).collect());
-        let resource = DescribeConfigsResource::default().with_resource_type(kind).with_resource_name(text(name)).with_configuration_keys(keys);
+        let resource =
+            DescribeConfigsResource::default().with_resource_type(kind).with_resource_name(text(name)).with_configuration_keys(keys);
         DescribeConfigsRequest::default().with_resources(vec![resource])
     }
 
@@ -135,7 +146,11 @@ impl Admin {
         let mut entries = Vec::new();
         for result in &answer.results {
             if result.error_code != 0 {
-                return Err(ClientError::broker(format!("the configuration of {subject}"), result.error_code, result.error_message.as_deref()));
+                return Err(ClientError::broker(
+                    format!("the configuration of {subject}"),
+                    result.error_code,
+                    result.error_message.as_deref(),
+                ));
             }
             entries.extend(result.configs.iter().map(|c| ConfigEntry {
                 name: c.name.to_string(),

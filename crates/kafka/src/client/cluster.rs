@@ -127,7 +127,10 @@ impl Cluster {
     /// Opens a connection of the caller's own to a broker.
     pub(crate) async fn open(&self, node: i32, deadline: Deadline) -> Result<Connection> {
         let address = self.lock().brokers.get(&node).map(BrokerNode::address);
-        let address = address.ok_or_else(|| ClientError::Connect { address: format!("broker {node}"), reason: "the cluster does not list it (now)".into() })?;
+        let address = address.ok_or_else(|| ClientError::Connect {
+            address: format!("broker {node}"),
+            reason: "the cluster does not list it (now)".into(),
+        })?;
         Connection::open(&address, self.config(), self.shared.tls.as_ref(), deadline).await
     }
 
@@ -201,7 +204,8 @@ impl Cluster {
     async fn ask_metadata(&self, connection: &Connection, topics: Option<&[&str]>, deadline: Deadline) -> Result<ClusterMetadata> {
         let version = connection.version::<MetadataRequest>(4, 12)?;
         let named = |name: &&str| MetadataRequestTopic::default().with_name(Some(TopicName(StrBytes::from_string(name.to_string()))));
-        let request = MetadataRequest::default().with_allow_auto_topic_creation(false).with_topics(topics.map(|t| t.iter().map(named).collect()));
+        let request =
+            MetadataRequest::default().with_allow_auto_topic_creation(false).with_topics(topics.map(|t| t.iter().map(named).collect()));
         let answer = connection.call(&request, version, deadline).await?;
         let metadata = ClusterMetadata::from_response(&answer);
         let now = Instant::now();
@@ -220,7 +224,12 @@ impl Cluster {
 
     /// The topic from the cache, or asked for. An unknown topic is an error.
     pub async fn topic(&self, topic: &str, deadline: Deadline) -> Result<TopicMetadata> {
-        let cached = self.lock().topics.get(topic).filter(|(t, at)| !t.partitions.is_empty() && at.elapsed() < self.shared.config.metadata_max_age).cloned();
+        let cached = self
+            .lock()
+            .topics
+            .get(topic)
+            .filter(|(t, at)| !t.partitions.is_empty() && at.elapsed() < self.shared.config.metadata_max_age)
+            .cloned();
         if let Some((cached, _)) = cached {
             return Ok(cached);
         }
@@ -231,7 +240,9 @@ impl Cluster {
             let code = found.map_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, |t| t.error);
             match (found, code) {
                 (Some(found), ErrorCode::NONE) => return Ok(found.clone()),
-                (_, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) => return Err(ClientError::Broker { what: topic.to_string(), code, message: None }),
+                (_, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) => {
+                    return Err(ClientError::Broker { what: topic.to_string(), code, message: None });
+                }
                 _ => pause(&mut backoff, deadline, ClientError::Broker { what: topic.to_string(), code, message: None }).await?,
             }
         }
@@ -295,7 +306,14 @@ impl Cluster {
     }
 
     /// One attempt to call the coordinator of `key`. A failed connection makes it be looked up again.
-    pub(crate) async fn call_coordinator<R: Request>(&self, kind: CoordinatorKind, key: &str, request: &R, versions: (i16, i16), deadline: Deadline) -> Result<(R::Response, i16)> {
+    pub(crate) async fn call_coordinator<R: Request>(
+        &self,
+        kind: CoordinatorKind,
+        key: &str,
+        request: &R,
+        versions: (i16, i16),
+        deadline: Deadline,
+    ) -> Result<(R::Response, i16)> {
         let node = self.coordinator(kind, key, deadline).await?;
         let purpose = match kind {
             CoordinatorKind::Group => Purpose::Control,

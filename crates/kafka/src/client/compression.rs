@@ -30,10 +30,7 @@ impl FromStr for Compression {
             "lz4" => Compression::Lz4,
             "zstd" => Compression::Zstd,
             other => {
-                return Err(ClientError::config(
-                    "compression.type",
-                    format!("'{other}' is not one of none, gzip, snappy, lz4, zstd"),
-                ));
+                return Err(ClientError::config("compression.type", format!("'{other}' is not one of none, gzip, snappy, lz4, zstd")));
             }
         })
     }
@@ -84,9 +81,7 @@ impl Compression {
             Compression::Lz4 => {
                 use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
                 // Java's reader wants independent blocks.
-                let info = FrameInfo::new()
-                    .block_size(BlockSize::Max64KB)
-                    .block_mode(BlockMode::Independent);
+                let info = FrameInfo::new().block_size(BlockSize::Max64KB).block_mode(BlockMode::Independent);
                 let mut w = FrameEncoder::with_frame_info(info, out);
                 w.write_all(plain)?;
                 w.finish().map_err(std::io::Error::other)?;
@@ -101,12 +96,7 @@ impl Compression {
     }
 
     /// Appends `packed`, decompressed, to `out`: at most `limit` bytes, more is an error.
-    pub(crate) fn decompress(
-        self,
-        packed: &[u8],
-        out: &mut Vec<u8>,
-        limit: usize,
-    ) -> std::result::Result<(), String> {
+    pub(crate) fn decompress(self, packed: &[u8], out: &mut Vec<u8>, limit: usize) -> std::result::Result<(), String> {
         match self {
             Compression::None => {
                 out.extend_from_slice(packed);
@@ -124,10 +114,7 @@ impl Compression {
 }
 
 fn read_all(reader: impl Read, out: &mut Vec<u8>, limit: usize) -> std::result::Result<(), String> {
-    let n = reader
-        .take(limit as u64 + 1)
-        .read_to_end(out)
-        .map_err(|e| e.to_string())?;
+    let n = reader.take(limit as u64 + 1).read_to_end(out).map_err(|e| e.to_string())?;
     if n > limit { Err(format!("more than {limit} bytes after decompression")) } else { Ok(()) }
 }
 
@@ -154,9 +141,7 @@ fn unsnap_block(packed: &[u8], out: &mut Vec<u8>, limit: usize) -> std::result::
     }
     let start = out.len();
     out.resize(start + n, 0);
-    let m = snap::raw::Decoder::new()
-        .decompress(packed, &mut out[start..])
-        .map_err(|e| e.to_string())?;
+    let m = snap::raw::Decoder::new().decompress(packed, &mut out[start..]).map_err(|e| e.to_string())?;
     out.truncate(start + m);
     Ok(())
 }
@@ -166,13 +151,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const ALL: [Compression; 5] = [
-        Compression::None,
-        Compression::Gzip,
-        Compression::Snappy,
-        Compression::Lz4,
-        Compression::Zstd,
-    ];
+    const ALL: [Compression; 5] = [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
 
     #[test]
     fn every_codec_gives_back_what_went_in() {

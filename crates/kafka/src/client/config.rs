@@ -62,7 +62,12 @@ impl SaslMechanism {
         [SaslMechanism::Plain, SaslMechanism::ScramSha256, SaslMechanism::ScramSha512, SaslMechanism::OAuthBearer]
             .into_iter()
             .find(|m| m.name().eq_ignore_ascii_case(name))
-            .ok_or_else(|| ClientError::config("sasl.mechanism", format!("'{name}' is not supported; use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER")))
+            .ok_or_else(|| {
+                ClientError::config(
+                    "sasl.mechanism",
+                    format!("'{name}' is not supported; use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"),
+                )
+            })
     }
 }
 
@@ -85,7 +90,9 @@ pub enum SaslCredentials {
 impl fmt::Debug for SaslCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SaslCredentials::Password { username, password } => f.debug_struct("Password").field("username", username).field("password", password).finish(),
+            SaslCredentials::Password { username, password } => {
+                f.debug_struct("Password").field("username", username).field("password", password).finish()
+            }
             SaslCredentials::Token(_) => f.write_str("Token([hidden])"),
             SaslCredentials::Provider(_) => f.write_str("Provider"),
         }
@@ -186,7 +193,9 @@ impl ClientConfig {
 
     /// Takes the connection's properties out of `properties` and leaves the others, for a caller that has more of them.
     pub fn take(p: &mut Properties) -> Result<Self> {
-        let servers = p.take("bootstrap.servers").ok_or_else(|| ClientError::config("bootstrap.servers", "is missing; give host:port of one or more brokers, separated by commas"))?;
+        let servers = p.take("bootstrap.servers").ok_or_else(|| {
+            ClientError::config("bootstrap.servers", "is missing; give host:port of one or more brokers, separated by commas")
+        })?;
         let bootstrap: Vec<String> = servers.split(',').map(str::trim).filter(|s| !s.is_empty()).map(str::to_string).collect();
         for server in &bootstrap {
             let port = server.rsplit_once(':').and_then(|(host, port)| (!host.is_empty()).then(|| port.parse::<u16>().ok()).flatten());
@@ -224,12 +233,20 @@ impl ClientConfig {
             "SSL" => (true, false),
             "SASL_PLAINTEXT" => (false, true),
             "SASL_SSL" => (true, true),
-            other => return Err(ClientError::config("security.protocol", format!("'{other}' is not one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"))),
+            other => {
+                return Err(ClientError::config(
+                    "security.protocol",
+                    format!("'{other}' is not one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+                ));
+            }
         };
         let settings = Self::take_tls(p)?;
         let login = jaas::take_sasl(p, SaslMechanism::parse)?;
         if sasl && login.is_none() {
-            return Err(ClientError::config("sasl.mechanism", format!("is missing, and security.protocol is {protocol}; use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER")));
+            return Err(ClientError::config(
+                "sasl.mechanism",
+                format!("is missing, and security.protocol is {protocol}; use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"),
+            ));
         }
         Ok(Security { tls: tls.then_some(settings), sasl: login.filter(|_| sasl) })
     }
@@ -238,7 +255,12 @@ impl ClientConfig {
         for key in ["ssl.truststore.type", "ssl.keystore.type"] {
             let kind = p.take(key).unwrap_or_else(|| "PEM".into());
             if !kind.eq_ignore_ascii_case("PEM") {
-                return Err(ClientError::config(key, format!("'{kind}' is not supported, only PEM; convert with: keytool -exportcert -rfc -keystore STORE -alias NAME -file ca.pem")));
+                return Err(ClientError::config(
+                    key,
+                    format!(
+                        "'{kind}' is not supported, only PEM; convert with: keytool -exportcert -rfc -keystore STORE -alias NAME -file ca.pem"
+                    ),
+                ));
             }
         }
         p.ignore(&["ssl.truststore.password", "ssl.protocol", "ssl.enabled.protocols"]);
@@ -249,7 +271,9 @@ impl ClientConfig {
         if let Some(path) = p.take("ssl.truststore.location").or_else(|| p.take("ssl.ca.location")) {
             tls.roots = TrustRoots::File(path.into());
         }
-        let read = |key: &str, path: String| std::fs::read_to_string(&path).map_err(|e| ClientError::config(key, format!("cannot read {path}: {e}")));
+        let read = |key: &str, path: String| {
+            std::fs::read_to_string(&path).map_err(|e| ClientError::config(key, format!("cannot read {path}: {e}")))
+        };
         let mut chain = p.take("ssl.keystore.certificate.chain").or_else(|| p.take("ssl.certificate.pem"));
         let mut key = p.take("ssl.keystore.key").or_else(|| p.take("ssl.key.pem"));
         if let Some(path) = p.take("ssl.certificate.location") {
@@ -266,7 +290,10 @@ impl ClientConfig {
         }
         for password in ["ssl.key.password", "ssl.keystore.password"] {
             if p.take(password).is_some_and(|v| !v.is_empty()) {
-                return Err(ClientError::config(password, "encrypted keys are not supported; decrypt the key (openssl pkcs8 -in KEY -out key.pem) and protect the file by its permissions"));
+                return Err(ClientError::config(
+                    password,
+                    "encrypted keys are not supported; decrypt the key (openssl pkcs8 -in KEY -out key.pem) and protect the file by its permissions",
+                ));
             }
         }
         tls.identity = match (chain, key) {
@@ -279,7 +306,12 @@ impl ClientConfig {
             tls.verify = match algorithm.trim().to_ascii_lowercase().as_str() {
                 "https" => TlsVerify::ChainAndName,
                 "" | "none" => TlsVerify::ChainOnly,
-                other => return Err(ClientError::config("ssl.endpoint.identification.algorithm", format!("'{other}' is neither 'https' nor empty"))),
+                other => {
+                    return Err(ClientError::config(
+                        "ssl.endpoint.identification.algorithm",
+                        format!("'{other}' is neither 'https' nor empty"),
+                    ));
+                }
             };
         }
         Ok(tls)

@@ -109,7 +109,9 @@ impl Shared {
     /// Why the connection must be given up, if an answer is overdue. Bytes that arrive count as a sign of life.
     fn overdue(&self) -> bool {
         let oldest = self.lock().pending.front().map(|p| p.sent);
-        oldest.is_some_and(|sent| self.now().saturating_sub(sent.max(self.heard.load(Ordering::Relaxed))) > self.request_timeout.as_millis() as u64)
+        oldest.is_some_and(|sent| {
+            self.now().saturating_sub(sent.max(self.heard.load(Ordering::Relaxed))) > self.request_timeout.as_millis() as u64
+        })
     }
 }
 
@@ -134,7 +136,12 @@ impl Connection {
         deadline.run(what, Self::open_without_limit(address, config, tls, deadline)).await
     }
 
-    async fn open_without_limit(address: &str, config: &ClientConfig, tls: Option<&TlsConnector>, deadline: Deadline) -> Result<Connection> {
+    async fn open_without_limit(
+        address: &str,
+        config: &ClientConfig,
+        tls: Option<&TlsConnector>,
+        deadline: Deadline,
+    ) -> Result<Connection> {
         let failed = |e: std::io::Error| ClientError::Connect { address: address.to_string(), reason: e.to_string() };
         let stream = TcpStream::connect(address).await.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
@@ -171,7 +178,12 @@ impl Connection {
         Ok(connection)
     }
 
-    fn on(address: &str, config: &ClientConfig, reader: impl AsyncRead + Unpin + Send + 'static, writer: impl AsyncWrite + Unpin + Send + 'static) -> Connection {
+    fn on(
+        address: &str,
+        config: &ClientConfig,
+        reader: impl AsyncRead + Unpin + Send + 'static,
+        writer: impl AsyncWrite + Unpin + Send + 'static,
+    ) -> Connection {
         let (out, outgoing) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             address: address.to_string(),
@@ -287,7 +299,9 @@ impl Connection {
             .with_request_api_version(version)
             .with_correlation_id(correlation)
             .with_client_id(Some(self.shared.client_id.clone()));
-        header.encode(&mut frame, R::header_version(version)).map_err(|e| ClientError::Usage(format!("a request header cannot be encoded: {e}")))?;
+        header
+            .encode(&mut frame, R::header_version(version))
+            .map_err(|e| ClientError::Usage(format!("a request header cannot be encoded: {e}")))?;
         Ok(frame)
     }
 
@@ -431,7 +445,10 @@ async fn read_frame(shared: &Shared, reader: &mut (impl AsyncRead + Unpin)) -> s
     let mut length = [0; 4];
     reader.read_exact(&mut length).await.map_err(failed)?;
     let length = i32::from_be_bytes(length);
-    let length = usize::try_from(length).ok().filter(|l| *l <= MAX_FRAME).ok_or_else(|| format!("a frame of {length} bytes was announced: is this a Kafka port?"))?;
+    let length = usize::try_from(length)
+        .ok()
+        .filter(|l| *l <= MAX_FRAME)
+        .ok_or_else(|| format!("a frame of {length} bytes was announced: is this a Kafka port?"))?;
     let mut frame = BytesMut::with_capacity(length);
     while frame.len() < length {
         shared.heard.store(shared.now(), Ordering::Relaxed);

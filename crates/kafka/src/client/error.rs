@@ -270,7 +270,12 @@ mod tests {
 
     #[test]
     fn fencing_is_never_retried() {
-        for code in [ErrorCode::PRODUCER_FENCED, ErrorCode::INVALID_PRODUCER_EPOCH, ErrorCode::INVALID_TXN_STATE, ErrorCode::INVALID_PRODUCER_ID_MAPPING] {
+        for code in [
+            ErrorCode::PRODUCER_FENCED,
+            ErrorCode::INVALID_PRODUCER_EPOCH,
+            ErrorCode::INVALID_TXN_STATE,
+            ErrorCode::INVALID_PRODUCER_ID_MAPPING,
+        ] {
             assert!(!code.is_retriable(), "{code}");
         }
         assert!(ErrorCode::CONCURRENT_TRANSACTIONS.is_retriable());

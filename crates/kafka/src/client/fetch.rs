@@ -56,7 +56,9 @@ impl FetchConfig {
             config.isolation = match level.trim() {
                 "read_committed" => IsolationLevel::ReadCommitted,
                 "read_uncommitted" => IsolationLevel::ReadUncommitted,
-                other => return Err(ClientError::config("isolation.level", format!("'{other}' is neither read_committed nor read_uncommitted"))),
+                other => {
+                    return Err(ClientError::config("isolation.level", format!("'{other}' is neither read_committed nor read_uncommitted")));
+                }
             };
         }
         if let Some(ms) = p.parse::<u64>("fetch.max.wait.ms", "a number of milliseconds")? {
@@ -166,7 +168,12 @@ pub(super) struct Raw {
 
 pub(super) enum Message {
     Raw(Raw),
-    Failed { partition: TopicPartition, generation: u64, offset: i64, failure: FetchFailure },
+    Failed {
+        partition: TopicPartition,
+        generation: u64,
+        offset: i64,
+        failure: FetchFailure,
+    },
     /// Reading has ended for all partitions.
     Broken(ClientError),
 }
@@ -379,7 +386,11 @@ impl Fetcher {
                 let offset = decoder.next_offset();
                 self.shared.lock().partitions.remove(&partition);
                 self.release();
-                Some(FetchEvent::Failed { partition, offset, failure: FetchFailure::Corrupt { offset: error.offset, reason: error.reason } })
+                Some(FetchEvent::Failed {
+                    partition,
+                    offset,
+                    failure: FetchFailure::Corrupt { offset: error.offset, reason: error.reason },
+                })
             }
         }
     }

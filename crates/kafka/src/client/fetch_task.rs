@@ -137,7 +137,14 @@ impl FetchTask {
     }
 
     fn fetch_from(&mut self, id: i32, mut partitions: Vec<TopicPartition>, now: Instant) -> Option<Instant> {
-        let node = self.nodes.entry(id).or_insert_with(|| Node { connection: None, connecting: false, in_flight: false, not_before: None, backoff: Backoff::default(), turn: 0 });
+        let node = self.nodes.entry(id).or_insert_with(|| Node {
+            connection: None,
+            connecting: false,
+            in_flight: false,
+            not_before: None,
+            backoff: Backoff::default(),
+            turn: 0,
+        });
         if node.in_flight || node.connecting {
             return None;
         }
@@ -303,11 +310,18 @@ impl FetchTask {
                     let since = *reading.unknown_since.get_or_insert(now);
                     (now.duration_since(since) > UNKNOWN_AFTER).then_some(FetchFailure::UnknownTopicOrPartition)
                 }
-                (code @ (ErrorCode::TOPIC_AUTHORIZATION_FAILED | ErrorCode::INVALID_TOPIC_EXCEPTION), _) => Some(FetchFailure::Refused(code)),
+                (code @ (ErrorCode::TOPIC_AUTHORIZATION_FAILED | ErrorCode::INVALID_TOPIC_EXCEPTION), _) => {
+                    Some(FetchFailure::Refused(code))
+                }
                 _ => None,
             };
             if let Some(failure) = failure {
-                failed.push(Message::Failed { partition: partition.clone(), generation: reading.generation, offset: reading.position, failure });
+                failed.push(Message::Failed {
+                    partition: partition.clone(),
+                    generation: reading.generation,
+                    offset: reading.position,
+                    failure,
+                });
                 reading.paused = true;
             }
         }
@@ -347,7 +361,8 @@ impl FetchTask {
             let code = ErrorCode(data.error_code);
             match code {
                 ErrorCode::NONE if data.diverging_epoch.epoch >= 0 => {
-                    let failure = FetchFailure::Truncated { epoch: data.diverging_epoch.epoch, end_offset: data.diverging_epoch.end_offset };
+                    let failure =
+                        FetchFailure::Truncated { epoch: data.diverging_epoch.epoch, end_offset: data.diverging_epoch.end_offset };
                     reading.paused = true;
                     self.send(Message::Failed { partition: asked.partition, generation: asked.generation, offset: asked.from, failure });
                 }
@@ -373,7 +388,12 @@ impl FetchTask {
                         if now.duration_since(since) > UNKNOWN_AFTER {
                             reading.paused = true;
                             let failure = FetchFailure::UnknownTopicOrPartition;
-                            self.send(Message::Failed { partition: asked.partition.clone(), generation: asked.generation, offset: asked.from, failure });
+                            self.send(Message::Failed {
+                                partition: asked.partition.clone(),
+                                generation: asked.generation,
+                                offset: asked.from,
+                                failure,
+                            });
                         }
                     }
                     self.stale.insert(asked.partition.topic);
@@ -381,7 +401,12 @@ impl FetchTask {
                 code if code.is_retriable() => reading.not_before = Some(now + reading.backoff.pause()),
                 code => {
                     reading.paused = true;
-                    self.send(Message::Failed { partition: asked.partition, generation: asked.generation, offset: asked.from, failure: FetchFailure::Refused(code) });
+                    self.send(Message::Failed {
+                        partition: asked.partition,
+                        generation: asked.generation,
+                        offset: asked.from,
+                        failure: FetchFailure::Refused(code),
+                    });
                 }
             }
         }
@@ -415,7 +440,9 @@ fn deliver(messages: &UnboundedSender<Message>, reading: &mut Reading, asked: As
     let records = data.records.unwrap_or_default();
     let seen = scan(&records, asked.from);
     let ends = (data.high_watermark, data.last_stable_offset);
-    let damaged = seen.batches == 0 && !records.is_empty() && Decoder::new(records.clone(), asked.from, [], DecodeOptions::default()).next_chunk().is_err();
+    let damaged = seen.batches == 0
+        && !records.is_empty()
+        && Decoder::new(records.clone(), asked.from, [], DecodeOptions::default()).next_chunk().is_err();
     (reading.unknown_since, reading.not_before, reading.backoff) = (None, None, Backoff::default());
     if seen.batches == 0 && !damaged && ends == reading.ends {
         return 0;

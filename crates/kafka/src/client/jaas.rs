@@ -15,11 +15,16 @@ pub(crate) fn take_sasl(p: &mut Properties, parse: impl Fn(&str) -> Result<SaslM
     let Some(mechanism) = mechanism else { return Ok(None) };
     let mechanism = parse(&mechanism)?;
     let option = |name: &str| jaas.as_ref().and_then(|(_, options)| options.get(name).cloned());
-    let missing = |name: &str| ClientError::config("sasl.jaas.config", format!("{} needs the option {name}, as in: {}", mechanism.name(), example(mechanism)));
+    let missing = |name: &str| {
+        ClientError::config("sasl.jaas.config", format!("{} needs the option {name}, as in: {}", mechanism.name(), example(mechanism)))
+    };
     if let Some((module, _)) = &jaas {
         let wanted = module_name(mechanism);
         if module.rsplit('.').next() != Some(wanted) {
-            return Err(ClientError::config("sasl.jaas.config", format!("the login module is {module}, but {} needs {wanted}, as in: {}", mechanism.name(), example(mechanism))));
+            return Err(ClientError::config(
+                "sasl.jaas.config",
+                format!("the login module is {module}, but {} needs {wanted}, as in: {}", mechanism.name(), example(mechanism)),
+            ));
         }
     }
     let credentials = match mechanism {
@@ -119,7 +124,13 @@ mod tests {
 
     #[test]
     fn a_broken_text_is_refused_without_repeating_it() {
-        for text in ["", "M required password=\"s3cret\"", "M required password \"s3cret\";", "M required password=\"s3cret;", "M password=\"s3cret\";"] {
+        for text in [
+            "",
+            "M required password=\"s3cret\"",
+            "M required password \"s3cret\";",
+            "M required password=\"s3cret;",
+            "M password=\"s3cret\";",
+        ] {
             let e = parse_jaas(text).unwrap_err().to_string();
             assert!(!e.contains("s3cret"), "{e}");
         }

@@ -138,7 +138,8 @@ impl ClusterMetadata {
                 })
                 .collect();
             partitions.sort_by_key(|p| p.partition);
-            let topic = TopicMetadata { name: name.clone(), id: t.topic_id, error: ErrorCode(t.error_code), internal: t.is_internal, partitions };
+            let topic =
+                TopicMetadata { name: name.clone(), id: t.topic_id, error: ErrorCode(t.error_code), internal: t.is_internal, partitions };
             topics.insert(name, topic);
         }
         ClusterMetadata {

@@ -41,5 +41,8 @@ pub use metadata::{BrokerNode, ClusterMetadata, Leader, PartitionMetadata, Topic
 pub use offsets::{CommittedOffset, IsolationLevel, ListedOffset, OffsetSpec, Offsets};
 pub use producer::{Acks, Identity, Producer, ProducerConfig};
 pub use properties::Properties;
-pub use record_batch::{BatchBuilder, BatchIdentity, Column, DecodeError, DecodeOptions, Decoder, FetchedRecords, Header, HeaderIter, RowColumns, Span, Timestamps};
+pub use record_batch::{
+    BatchBuilder, BatchIdentity, Column, DecodeError, DecodeOptions, Decoder, FetchedRecords, Header, HeaderIter, RowColumns, Span,
+    Timestamps,
+};
 pub use transactions::{EndTxn, ListedTransaction, ProducerIdentity, TransactionDescription, TransactionState, Transactions};

@@ -94,7 +94,12 @@ impl Offsets {
     }
 
     /// Finds positions on the leaders. Partitions that fail for good are in the result with their code.
-    pub async fn list(&self, wanted: &[(TopicPartition, OffsetSpec)], isolation: IsolationLevel, deadline: Deadline) -> Result<HashMap<TopicPartition, std::result::Result<ListedOffset, ErrorCode>>> {
+    pub async fn list(
+        &self,
+        wanted: &[(TopicPartition, OffsetSpec)],
+        isolation: IsolationLevel,
+        deadline: Deadline,
+    ) -> Result<HashMap<TopicPartition, std::result::Result<ListedOffset, ErrorCode>>> {
         let mut found = HashMap::new();
         let mut left: HashMap<TopicPartition, OffsetSpec> = wanted.iter().cloned().collect();
         let mut backoff = Backoff::default();
@@ -126,7 +131,10 @@ impl Offsets {
                     Ok(answers) => {
                         for (partition, answer) in answers {
                             match answer {
-                                Err(code) if code.is_retriable() && !(code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION && began.elapsed() > UNKNOWN_AFTER) => {
+                                Err(code)
+                                    if code.is_retriable()
+                                        && !(code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION && began.elapsed() > UNKNOWN_AFTER) =>
+                                {
                                     last = ClientError::Broker { what: format!("listing offsets of {partition}"), code, message: None };
                                     stale.insert(partition.topic);
                                 }
@@ -176,7 +184,10 @@ impl Offsets {
             });
             ListOffsetsTopic::default().with_name(topic_name(&topic)).with_partitions(partitions.collect())
         });
-        let request = ListOffsetsRequest::default().with_replica_id(BrokerId(-1)).with_isolation_level(isolation.code()).with_topics(topics.collect());
+        let request = ListOffsetsRequest::default()
+            .with_replica_id(BrokerId(-1))
+            .with_isolation_level(isolation.code())
+            .with_topics(topics.collect());
         let answer = connection.call(&request, version, deadline).await?;
         let mut listed = Vec::new();
         for topic in &answer.topics {
@@ -195,13 +206,25 @@ impl Offsets {
     }
 
     /// What `group` has committed; partitions without a commit are not in the result. Waits for open transactional commits.
-    pub async fn committed(&self, group: &str, partitions: &[TopicPartition], deadline: Deadline) -> Result<HashMap<TopicPartition, CommittedOffset>> {
+    pub async fn committed(
+        &self,
+        group: &str,
+        partitions: &[TopicPartition],
+        deadline: Deadline,
+    ) -> Result<HashMap<TopicPartition, CommittedOffset>> {
         let topics: Vec<_> = by_topic(partitions.iter().map(|p| (p.clone(), ())))
             .into_iter()
-            .map(|(topic, partitions)| OffsetFetchRequestTopic::default().with_name(topic_name(&topic)).with_partition_indexes(partitions.into_iter().map(|(p, ())| p).collect()))
+            .map(|(topic, partitions)| {
+                OffsetFetchRequestTopic::default()
+                    .with_name(topic_name(&topic))
+                    .with_partition_indexes(partitions.into_iter().map(|(p, ())| p).collect())
+            })
             .collect();
         // Version 7 is the last that asks for one group in the old form, which every broker since 2.5 takes.
-        let request = OffsetFetchRequest::default().with_group_id(GroupId(StrBytes::from_string(group.to_string()))).with_topics(Some(topics)).with_require_stable(true);
+        let request = OffsetFetchRequest::default()
+            .with_group_id(GroupId(StrBytes::from_string(group.to_string())))
+            .with_topics(Some(topics))
+            .with_require_stable(true);
         let mut backoff = Backoff::default();
         loop {
             let answer = match self.cluster.call_coordinator(CoordinatorKind::Group, group, &request, (7, 7), deadline).await {
@@ -258,7 +281,8 @@ impl Offsets {
         loop {
             let error = match self.cluster.call_coordinator(CoordinatorKind::Group, group, &request, (2, 8), deadline).await {
                 Ok((answer, _)) => {
-                    let failed = answer.topics.iter().flat_map(|t| t.partitions.iter().map(move |p| (t, p))).find(|(_, p)| p.error_code != 0);
+                    let failed =
+                        answer.topics.iter().flat_map(|t| t.partitions.iter().map(move |p| (t, p))).find(|(_, p)| p.error_code != 0);
                     let Some((topic, partition)) = failed else { return Ok(()) };
                     if ErrorCode(partition.error_code).is_coordinator_moved() {
                         self.cluster.forget_coordinator(CoordinatorKind::Group, group);

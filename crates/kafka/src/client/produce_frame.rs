@@ -33,7 +33,9 @@ impl Produce<'_> {
     pub(super) fn request(&self) -> ProduceRequest {
         let text = |text: &str| StrBytes::from_string(text.to_string());
         let topics = self.by_topic().into_iter().map(|(topic, partitions)| {
-            let partitions = partitions.into_iter().map(|(index, batch)| PartitionProduceData::default().with_index(index).with_records(Some(batch.clone())));
+            let partitions = partitions
+                .into_iter()
+                .map(|(index, batch)| PartitionProduceData::default().with_index(index).with_records(Some(batch.clone())));
             TopicProduceData::default().with_name(TopicName(text(topic))).with_partition_data(partitions.collect())
         });
         ProduceRequest::default()

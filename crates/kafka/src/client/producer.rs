@@ -123,7 +123,9 @@ impl Identity {
     fn batch(&self, sequence: i32) -> BatchIdentity {
         match self {
             Identity::Anonymous => BatchIdentity::ANONYMOUS,
-            Identity::Producer(p) => BatchIdentity { producer_id: p.producer_id, epoch: p.epoch, sequence, transactional: p.transactional_id.is_some() },
+            Identity::Producer(p) => {
+                BatchIdentity { producer_id: p.producer_id, epoch: p.epoch, sequence, transactional: p.transactional_id.is_some() }
+            }
         }
     }
 }
@@ -264,7 +266,8 @@ impl Producer {
     /// A producer with this identity. Must be called on a tokio runtime.
     pub fn new(cluster: Cluster, config: ProducerConfig, identity: Identity) -> Result<Self> {
         check(&config, &identity)?;
-        let state = State { identity: identity.clone(), partitions: HashMap::new(), buffered: 0, unacknowledged: 0, next_id: 0, failed: None };
+        let state =
+            State { identity: identity.clone(), partitions: HashMap::new(), buffered: 0, unacknowledged: 0, next_id: 0, failed: None };
         let shared = Arc::new(Shared { cluster, config, state: Mutex::new(state), work: Notify::new(), changed: Notify::new() });
         let sender = tokio::spawn(Sender::new(shared.clone()).run());
         Ok(Producer { shared, identity, sender })
@@ -299,17 +302,33 @@ impl Producer {
 
     /// Takes the rows `indices` (all rows when `None`) of `rows` for `partition`. Waits while the buffer is full (back-pressure),
     /// at most until the deadline. An earlier failure of any batch is returned here too.
-    pub async fn send_rows(&mut self, partition: &TopicPartition, rows: &RowColumns<'_>, indices: Option<&[u32]>, deadline: Deadline) -> Result<()> {
+    pub async fn send_rows(
+        &mut self,
+        partition: &TopicPartition,
+        rows: &RowColumns<'_>,
+        indices: Option<&[u32]>,
+        deadline: Deadline,
+    ) -> Result<()> {
         let end = indices.map_or(rows.values.ends.len(), <[u32]>::len);
         let mut at = 0;
         while at < end {
-            at = self.take(partition, deadline, |builder, size| builder.append_rows(rows, indices, at, size).map(|next| (next, next == end))).await?;
+            at = self
+                .take(partition, deadline, |builder, size| builder.append_rows(rows, indices, at, size).map(|next| (next, next == end)))
+                .await?;
         }
         Ok(())
     }
 
     /// Takes one record.
-    pub async fn send(&mut self, partition: &TopicPartition, timestamp: i64, key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Header<'_>], deadline: Deadline) -> Result<()> {
+    pub async fn send(
+        &mut self,
+        partition: &TopicPartition,
+        timestamp: i64,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[Header<'_>],
+        deadline: Deadline,
+    ) -> Result<()> {
         self.take(partition, deadline, |builder, _| {
             builder.push(timestamp, key, value, headers);
             Ok((0, true))
@@ -320,7 +339,12 @@ impl Producer {
 
     /// Waits for room, then appends to the partition's open batch. `append` returns its position and whether all was taken; if
     /// not, or if the batch is full, it is sealed.
-    async fn take(&self, partition: &TopicPartition, deadline: Deadline, append: impl FnOnce(&mut BatchBuilder, usize) -> Result<(usize, bool)>) -> Result<usize> {
+    async fn take(
+        &self,
+        partition: &TopicPartition,
+        deadline: Deadline,
+        append: impl FnOnce(&mut BatchBuilder, usize) -> Result<(usize, bool)>,
+    ) -> Result<usize> {
         let shared = &*self.shared;
         loop {
             let changed = shared.changed.notified();
@@ -367,7 +391,8 @@ impl Producer {
         let shared = &*self.shared;
         {
             let mut state = shared.lock();
-            let open: Vec<TopicPartition> = state.partitions.iter().filter(|(_, p)| !p.builder.is_empty()).map(|(tp, _)| tp.clone()).collect();
+            let open: Vec<TopicPartition> =
+                state.partitions.iter().filter(|(_, p)| !p.builder.is_empty()).map(|(tp, _)| tp.clone()).collect();
             for partition in open {
                 state.seal(&partition, shared.config.compression)?;
             }
@@ -412,7 +437,10 @@ fn check(config: &ProducerConfig, identity: &Identity) -> Result<()> {
         return Err(ClientError::config("acks", "must be all for an idempotent or transactional producer"));
     }
     if config.max_in_flight == 0 || (config.max_in_flight > 5 && matches!(identity, Identity::Producer(_))) {
-        return Err(ClientError::config("max.in.flight.requests.per.connection", "must be 1 to 5: the broker remembers the last five batches of a producer"));
+        return Err(ClientError::config(
+            "max.in.flight.requests.per.connection",
+            "must be 1 to 5: the broker remembers the last five batches of a producer",
+        ));
     }
     Ok(())
 }

@@ -12,7 +12,8 @@ use std::time::Duration;
 /// Logs in on a fresh connection. Returns how long the login is valid, `None` for as long as the connection is.
 pub(crate) async fn login(connection: &Connection, sasl: &Sasl, deadline: Deadline) -> Result<Option<Duration>> {
     let name = sasl.mechanism.name();
-    let refused = |reason: String| ClientError::Authentication { address: connection.address().to_string(), mechanism: name.to_string(), reason };
+    let refused =
+        |reason: String| ClientError::Authentication { address: connection.address().to_string(), mechanism: name.to_string(), reason };
     let request = SaslHandshakeRequest::default().with_mechanism(StrBytes::from_static_str(name));
     let version = connection.version::<SaslHandshakeRequest>(1, 1)?;
     let answer = connection.call(&request, version, deadline).await?;
@@ -25,7 +26,8 @@ pub(crate) async fn login(connection: &Connection, sasl: &Sasl, deadline: Deadli
             step(connection, name, format!("\0{username}\0{}", password.reveal()).into(), deadline).await.map(|(_, lifetime)| lifetime)
         }
         (SaslCredentials::Password { username, password }, SaslMechanism::ScramSha256 | SaslMechanism::ScramSha512) => {
-            let config = SASLConfig::with_credentials(None, username.clone(), password.reveal().to_string()).map_err(|e| refused(e.to_string()))?;
+            let config =
+                SASLConfig::with_credentials(None, username.clone(), password.reveal().to_string()).map_err(|e| refused(e.to_string()))?;
             let mechanism = Mechname::parse(name.as_bytes()).map_err(|e| refused(e.to_string()))?;
             let mut session = SASLClient::new(config).start_suggested(&[mechanism]).map_err(|e| refused(e.to_string()))?;
             let (mut input, mut lifetime) = (None::<Bytes>, None);

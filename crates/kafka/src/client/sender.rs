@@ -107,7 +107,10 @@ impl Sender {
                 let expires = first.opened + shared.config.delivery_timeout;
                 if expires <= now {
                     let why = p.last.as_ref().map_or_else(|| "no leader could be reached".to_string(), ToString::to_string);
-                    expired = Some(ClientError::Deadline { what: format!("writing to {partition} (last: {why})"), after: shared.config.delivery_timeout });
+                    expired = Some(ClientError::Deadline {
+                        what: format!("writing to {partition} (last: {why})"),
+                        after: shared.config.delivery_timeout,
+                    });
                     break;
                 }
                 wake = wake.min(expires);
@@ -168,7 +171,13 @@ impl Sender {
 
     /// Sends to one leader while it has room. Returns when to try again, if that is known.
     fn send_to(&mut self, id: i32, partitions: &[TopicPartition], now: Instant) -> Option<Instant> {
-        let node = self.nodes.entry(id).or_insert_with(|| Node { connection: None, connecting: false, in_flight: 0, not_before: None, backoff: Backoff::default() });
+        let node = self.nodes.entry(id).or_insert_with(|| Node {
+            connection: None,
+            connecting: false,
+            in_flight: 0,
+            not_before: None,
+            backoff: Backoff::default(),
+        });
         if node.connection.as_ref().is_some_and(|c| !c.is_usable()) && node.in_flight == 0 {
             node.connection = None;
         }
@@ -214,7 +223,11 @@ impl Sender {
         }
     }
 
-    fn send_request(&self, connection: &Connection, batches: &[(TopicPartition, Bytes)]) -> Result<Option<(i16, super::connection::Answer)>> {
+    fn send_request(
+        &self,
+        connection: &Connection,
+        batches: &[(TopicPartition, Bytes)],
+    ) -> Result<Option<(i16, super::connection::Answer)>> {
         let identity = self.shared.lock().identity.clone();
         let config = &self.shared.config;
         let acks = match config.acks {
@@ -302,7 +315,9 @@ impl Sender {
                 for (topic, code) in topics {
                     match code {
                         ErrorCode::NONE => {}
-                        ErrorCode::TOPIC_AUTHORIZATION_FAILED | ErrorCode::INVALID_TOPIC_EXCEPTION => state.fail(ClientError::Broker { what: topic.to_string(), code, message: None }),
+                        ErrorCode::TOPIC_AUTHORIZATION_FAILED | ErrorCode::INVALID_TOPIC_EXCEPTION => {
+                            state.fail(ClientError::Broker { what: topic.to_string(), code, message: None })
+                        }
                         code => {
                             let error = ClientError::Broker { what: topic.to_string(), code, message: None };
                             state.partitions.iter_mut().filter(|(tp, _)| tp.topic == topic).for_each(|(_, p)| p.last = Some(error.clone()));
@@ -392,7 +407,14 @@ fn judge(code: ErrorCode, idempotent: bool, first: bool) -> Verdict {
 }
 
 /// Takes the answer for one batch; returns the topic when its leaders must be asked for.
-fn answered(state: &mut State, partition: &TopicPartition, id: u64, answer: &Result<ProduceResponse>, acks: Acks, now: Instant) -> Option<Arc<str>> {
+fn answered(
+    state: &mut State,
+    partition: &TopicPartition,
+    id: u64,
+    answer: &Result<ProduceResponse>,
+    acks: Acks,
+    now: Instant,
+) -> Option<Arc<str>> {
     let identity = state.identity.clone();
     let idempotent = matches!(identity, Identity::Producer(_));
     let p = state.partitions.get_mut(partition)?;
@@ -403,9 +425,20 @@ fn answered(state: &mut State, partition: &TopicPartition, id: u64, answer: &Res
     let (verdict, error) = match answer {
         Ok(_) if acks == Acks::None => (Verdict::Acknowledged, None),
         Ok(answer) => {
-            let found = answer.responses.iter().filter(|t| t.name.0.as_str() == &*partition.topic).flat_map(|t| &t.partition_responses).find(|r| r.index == partition.partition);
+            let found = answer
+                .responses
+                .iter()
+                .filter(|t| t.name.0.as_str() == &*partition.topic)
+                .flat_map(|t| &t.partition_responses)
+                .find(|r| r.index == partition.partition);
             match found {
-                None => (Verdict::Fail, Some(ClientError::Protocol { address: "the leader".into(), reason: format!("the answer to Produce leaves out {partition}") })),
+                None => (
+                    Verdict::Fail,
+                    Some(ClientError::Protocol {
+                        address: "the leader".into(),
+                        reason: format!("the answer to Produce leaves out {partition}"),
+                    }),
+                ),
                 Some(found) => {
                     let code = ErrorCode(found.error_code);
                     let verdict = judge(code, idempotent, at == 0);
@@ -443,10 +476,16 @@ fn refusal(partition: &TopicPartition, found: &PartitionProduceResponse, identit
         (ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE, _) => {
             ClientError::TooLarge { subject: partition.to_string(), size, limit: "the topic's max.message.bytes".into() }
         }
-        (ErrorCode::INVALID_PRODUCER_EPOCH | ErrorCode::PRODUCER_FENCED | ErrorCode::INVALID_PRODUCER_ID_MAPPING | ErrorCode::INVALID_TXN_STATE, Identity::Producer(p)) => {
-            fenced(partition.to_string(), p, code)
+        (
+            ErrorCode::INVALID_PRODUCER_EPOCH
+            | ErrorCode::PRODUCER_FENCED
+            | ErrorCode::INVALID_PRODUCER_ID_MAPPING
+            | ErrorCode::INVALID_TXN_STATE,
+            Identity::Producer(p),
+        ) => fenced(partition.to_string(), p, code),
+        (ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER | ErrorCode::UNKNOWN_PRODUCER_ID, _) => {
+            ClientError::OutOfOrder { subject: partition.to_string(), sequence, code }
         }
-        (ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER | ErrorCode::UNKNOWN_PRODUCER_ID, _) => ClientError::OutOfOrder { subject: partition.to_string(), sequence, code },
         // The subject alone: it stands in the command that grants what is missing.
         (ErrorCode::TOPIC_AUTHORIZATION_FAILED, _) => ClientError::broker(partition.topic.to_string(), code.0, None),
         _ => ClientError::broker(format!("writing to {partition}"), code.0, found.error_message.as_deref()),
@@ -464,7 +503,9 @@ async fn add_partitions(cluster: &Cluster, identity: &ProducerIdentity, partitio
     for partition in partitions {
         topics.entry(&partition.topic).or_default().push(partition.partition);
     }
-    let topics = topics.into_iter().map(|(topic, partitions)| AddPartitionsToTxnTopic::default().with_name(TopicName(StrBytes::from_string(topic.to_string()))).with_partitions(partitions));
+    let topics = topics.into_iter().map(|(topic, partitions)| {
+        AddPartitionsToTxnTopic::default().with_name(TopicName(StrBytes::from_string(topic.to_string()))).with_partitions(partitions)
+    });
     let request = AddPartitionsToTxnRequest::default()
         .with_v3_and_below_transactional_id(TransactionalId(StrBytes::from_string(id.clone())))
         .with_v3_and_below_producer_id(ProducerId(identity.producer_id))
@@ -475,14 +516,20 @@ async fn add_partitions(cluster: &Cluster, identity: &ProducerIdentity, partitio
         let error = match cluster.call_coordinator(CoordinatorKind::Transaction, &id, &request, (0, 3), deadline.at_most(ASK)).await {
             Err(error) => error,
             Ok((answer, _)) => {
-                let codes = answer.results_by_topic_v3_and_below.iter().flat_map(|t| t.results_by_partition.iter().map(|p| ErrorCode(p.partition_error_code)));
+                let codes = answer
+                    .results_by_topic_v3_and_below
+                    .iter()
+                    .flat_map(|t| t.results_by_partition.iter().map(|p| ErrorCode(p.partition_error_code)));
                 // OPERATION_NOT_ATTEMPTED (55) stands beside the code that is the reason.
                 let Some(code) = codes.filter(|c| !c.is_none()).min_by_key(|c| c.0 == 55) else { return Ok(()) };
                 if code.is_coordinator_moved() {
                     cluster.forget_coordinator(CoordinatorKind::Transaction, &id);
                 }
                 match code {
-                    ErrorCode::INVALID_PRODUCER_EPOCH | ErrorCode::PRODUCER_FENCED | ErrorCode::INVALID_PRODUCER_ID_MAPPING | ErrorCode::INVALID_TXN_STATE => {
+                    ErrorCode::INVALID_PRODUCER_EPOCH
+                    | ErrorCode::PRODUCER_FENCED
+                    | ErrorCode::INVALID_PRODUCER_ID_MAPPING
+                    | ErrorCode::INVALID_TXN_STATE => {
                         return Err(fenced(id, identity, code));
                     }
                     code => ClientError::broker(format!("adding partitions to the transaction of {id}"), code.0, None),
@@ -509,7 +556,9 @@ mod tests {
         assert_eq!(judge(ErrorCode::NOT_LEADER_OR_FOLLOWER, true, true), Verdict::Retry(true));
         assert_eq!(judge(ErrorCode::CONCURRENT_TRANSACTIONS, true, true), Verdict::Retry(false));
         assert_eq!(judge(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND, true, true), Verdict::Retry(false));
-        for code in [ErrorCode::PRODUCER_FENCED, ErrorCode::INVALID_TXN_STATE, ErrorCode::TRANSACTION_ABORTABLE, ErrorCode::MESSAGE_TOO_LARGE] {
+        for code in
+            [ErrorCode::PRODUCER_FENCED, ErrorCode::INVALID_TXN_STATE, ErrorCode::TRANSACTION_ABORTABLE, ErrorCode::MESSAGE_TOO_LARGE]
+        {
             assert_eq!(judge(code, true, false), Verdict::Fail, "{code}");
         }
     }

@@ -30,8 +30,11 @@ pub(crate) fn connector(config: &TlsConfig) -> Result<TlsConnector> {
         None => builder.with_no_client_auth(),
         Some((chain, key)) => {
             let chain = certificates(chain.as_bytes()).map_err(|e| ClientError::config("ssl.keystore.certificate.chain", e))?;
-            let key = PrivateKeyDer::from_pem_slice(key.reveal().as_bytes()).map_err(|e| ClientError::config("ssl.keystore.key", format!("holds no usable PEM key: {e}")))?;
-            builder.with_client_auth_cert(chain, key).map_err(|e| ClientError::config("ssl.keystore.key", format!("does not fit the certificate: {e}")))?
+            let key = PrivateKeyDer::from_pem_slice(key.reveal().as_bytes())
+                .map_err(|e| ClientError::config("ssl.keystore.key", format!("holds no usable PEM key: {e}")))?;
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|e| ClientError::config("ssl.keystore.key", format!("does not fit the certificate: {e}")))?
         }
     };
     Ok(TlsConnector::from(Arc::new(tls)))
@@ -89,16 +92,28 @@ impl ServerCertVerifier for ChainOnly {
     ) -> std::result::Result<ServerCertVerified, TlsError> {
         match self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
             // The name is checked last, when the chain was found good.
-            Err(TlsError::InvalidCertificate(CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. })) => Ok(ServerCertVerified::assertion()),
+            Err(TlsError::InvalidCertificate(CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. })) => {
+                Ok(ServerCertVerified::assertion())
+            }
             other => other,
         }
     }
 
-    fn verify_tls12_signature(&self, message: &[u8], cert: &CertificateDer<'_>, dss: &DigitallySignedStruct) -> std::result::Result<HandshakeSignatureValid, TlsError> {
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, TlsError> {
         self.0.verify_tls12_signature(message, cert, dss)
     }
 
-    fn verify_tls13_signature(&self, message: &[u8], cert: &CertificateDer<'_>, dss: &DigitallySignedStruct) -> std::result::Result<HandshakeSignatureValid, TlsError> {
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, TlsError> {
         self.0.verify_tls13_signature(message, cert, dss)
     }
 

@@ -3,7 +3,9 @@ use super::cluster::{Cluster, CoordinatorKind, Purpose, pause};
 use super::deadline::{Backoff, Deadline};
 use super::error::{ClientError, ErrorCode, Result};
 use super::metadata::TopicPartition;
-use kafka_protocol::messages::{DescribeTransactionsRequest, EndTxnRequest, InitProducerIdRequest, ListTransactionsRequest, ProducerId, TransactionalId};
+use kafka_protocol::messages::{
+    DescribeTransactionsRequest, EndTxnRequest, InitProducerIdRequest, ListTransactionsRequest, ProducerId, TransactionalId,
+};
 use kafka_protocol::protocol::{Request, StrBytes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -143,7 +145,14 @@ impl Transactions {
 
     /// Calls the coordinator of an id until it gives a code that is not "later", or the deadline passes; then the last code
     /// or error is returned.
-    async fn call<R: Request>(&self, id: &str, request: &R, versions: (i16, i16), code: impl Fn(&R::Response) -> i16, deadline: Deadline) -> Result<(R::Response, i16)> {
+    async fn call<R: Request>(
+        &self,
+        id: &str,
+        request: &R,
+        versions: (i16, i16),
+        code: impl Fn(&R::Response) -> i16,
+        deadline: Deadline,
+    ) -> Result<(R::Response, i16)> {
         let mut backoff = Cluster::backoff();
         loop {
             match self.cluster.call_coordinator(TRANSACTION, id, request, versions, deadline).await {
@@ -177,9 +186,14 @@ impl Transactions {
                 None => self.cluster.call_any(&request, VERSIONS.0, VERSIONS.1, deadline).await?.0,
             };
             if answer.error_code == 0 {
-                return Ok(ProducerIdentity { transactional_id: transactional_id.map(str::to_string), producer_id: answer.producer_id.0, epoch: answer.producer_epoch });
+                return Ok(ProducerIdentity {
+                    transactional_id: transactional_id.map(str::to_string),
+                    producer_id: answer.producer_id.0,
+                    epoch: answer.producer_epoch,
+                });
             }
-            let what = transactional_id.map_or_else(|| "getting a producer id".to_string(), |id| format!("initialising transactional id {id}"));
+            let what =
+                transactional_id.map_or_else(|| "getting a producer id".to_string(), |id| format!("initialising transactional id {id}"));
             pause(&mut backoff, deadline, ClientError::broker(what, answer.error_code, None)).await?;
         }
     }
@@ -232,7 +246,11 @@ impl Transactions {
                                 Some(found) if !is_later(found.code) => described[at] = Some(found),
                                 found => {
                                     self.cluster.forget_coordinator(TRANSACTION, id);
-                                    last = found.map(|f| ClientError::Broker { what: format!("describing transactional id {id}"), code: f.code, message: None });
+                                    last = found.map(|f| ClientError::Broker {
+                                        what: format!("describing transactional id {id}"),
+                                        code: f.code,
+                                        message: None,
+                                    });
                                     later.push(at);
                                 }
                             }
@@ -281,7 +299,11 @@ impl Transactions {
                     Ok(answer) => {
                         for t in answer.transaction_states.iter().filter(|t| t.transactional_id.0.starts_with(prefix)) {
                             let transactional_id = t.transactional_id.0.to_string();
-                            let one = ListedTransaction { transactional_id: transactional_id.clone(), producer_id: t.producer_id.0, state: TransactionState::parse(&t.transaction_state) };
+                            let one = ListedTransaction {
+                                transactional_id: transactional_id.clone(),
+                                producer_id: t.producer_id.0,
+                                state: TransactionState::parse(&t.transaction_state),
+                            };
                             if states.is_empty() || states.contains(&one.state) {
                                 listed.insert(transactional_id, one);
                             }

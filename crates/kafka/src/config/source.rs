@@ -1,9 +1,9 @@
 //! Settings of the source.
 
 use super::{BoundedMode, ConfigError, KafkaProperties, OffsetResetStrategy, OffsetsInitializer, OnBadRecord, bootstrap_servers};
-use crate::source::KafkaSource;
 use crate::client::IsolationLevel;
 use crate::connect::{ClientSettings, client_settings};
+use crate::source::KafkaSource;
 use crate::split::parse_split;
 use arrow::datatypes::{DataType, Field, Fields, SchemaRef, TimeUnit};
 use semel_formats::DeserializationSchema;
@@ -226,7 +226,8 @@ impl KafkaSourceBuilder {
     pub fn build(self) -> Result<KafkaSource, ConfigError> {
         let wrong = |text: String| Err(ConfigError(text));
         let bootstrap_servers = bootstrap_servers(&self.properties)?;
-        let topics = self.topics.unwrap_or_else(|| Err(ConfigError("the Kafka source has no topics: set topics or a topic pattern".to_owned())))?;
+        let topics =
+            self.topics.unwrap_or_else(|| Err(ConfigError("the Kafka source has no topics: set topics or a topic pattern".to_owned())))?;
         if matches!(&topics, TopicSelection::Topics(names) if names.is_empty() || names.iter().any(String::is_empty)) {
             return wrong("the Kafka source's list of topics is empty, or has an empty name".to_owned());
         }
@@ -254,7 +255,11 @@ impl KafkaSourceBuilder {
             for (name, offset) in offsets {
                 match parse_split(name) {
                     Some(partition) if topics.matches(&partition.topic) && *offset >= 0 => {}
-                    _ => return wrong(format!("specific offset {name:?} = {offset}: expected <topic>-<partition> of a topic that is read, and an offset from 0 on")),
+                    _ => {
+                        return wrong(format!(
+                            "specific offset {name:?} = {offset}: expected <topic>-<partition> of a topic that is read, and an offset from 0 on"
+                        ));
+                    }
                 }
             }
         }

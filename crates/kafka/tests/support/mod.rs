@@ -45,7 +45,9 @@ pub fn sink(kafka: &Kafka, topic: &str) -> KafkaSinkBuilder {
 
 /// A source of raw text.
 pub fn source(kafka: &Kafka, topic: &str) -> KafkaSourceBuilder {
-    KafkaSource::builder(Arc::new(|| Format::Raw.deserializer(schema()).map_err(|e| e.to_string()))).bootstrap_servers(kafka.bootstrap()).topics([topic])
+    KafkaSource::builder(Arc::new(|| Format::Raw.deserializer(schema()).map_err(|e| e.to_string())))
+        .bootstrap_servers(kafka.bootstrap())
+        .topics([topic])
 }
 
 pub fn uid() -> OperatorUid {
@@ -78,7 +80,12 @@ impl Job {
     }
 
     pub fn pending(self, checkpoint: u64, transaction: &KafkaTransaction, generation: u64) -> Pending<KafkaTransaction> {
-        Pending { transaction: transaction.clone(), permit: self.permit(checkpoint, generation), subtask: 0, checkpoint: CheckpointId(checkpoint) }
+        Pending {
+            transaction: transaction.clone(),
+            permit: self.permit(checkpoint, generation),
+            subtask: 0,
+            checkpoint: CheckpointId(checkpoint),
+        }
     }
 }
 

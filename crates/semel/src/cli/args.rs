@@ -96,22 +96,14 @@ impl SettingArgs {
         for (name, value) in &self.param {
             settings.set_parameter(name, value);
         }
-        let unknown = settings.set_from_environment(
-            std::env::vars_os()
-                .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
-        )?;
-        let mut set = |name: &str, value: &str, flag: &str| {
-            settings.set(name, value, Origin::Flag(flag.to_owned()))
-        };
+        let unknown =
+            settings.set_from_environment(std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))))?;
+        let mut set = |name: &str, value: &str, flag: &str| settings.set(name, value, Origin::Flag(flag.to_owned()));
         for (name, value) in &self.set {
             set(name, value, "--set")?;
         }
         let texts = [
-            (
-                "execution.checkpointing.dir",
-                &self.checkpoint_dir,
-                "--checkpoint-dir",
-            ),
+            ("execution.checkpointing.dir", &self.checkpoint_dir, "--checkpoint-dir"),
             ("parallelism.default", &self.parallelism, "--parallelism"),
             ("semel.processes", &self.processes, "--processes"),
             ("execution.state-recovery.path", &self.from, "--from"),
@@ -122,16 +114,8 @@ impl SettingArgs {
             }
         }
         let switches = [
-            (
-                "semel.state-recovery.accept-duplicates",
-                self.accept_duplicates,
-                "--accept-duplicates",
-            ),
-            (
-                "execution.state-recovery.ignore-unclaimed-state",
-                self.allow_non_restored_state,
-                "--allow-non-restored-state",
-            ),
+            ("semel.state-recovery.accept-duplicates", self.accept_duplicates, "--accept-duplicates"),
+            ("execution.state-recovery.ignore-unclaimed-state", self.allow_non_restored_state, "--allow-non-restored-state"),
         ];
         for (name, _, flag) in switches.into_iter().filter(|(_, on, _)| *on) {
             set(name, "true", flag)?;
@@ -141,15 +125,11 @@ impl SettingArgs {
 }
 
 fn help() -> String {
-    let mut text = "Options (--set NAME=VALUE, or an environment variable: SEMEL_ and the name in upper case with _ for . and -):\n".to_owned();
+    let mut text =
+        "Options (--set NAME=VALUE, or an environment variable: SEMEL_ and the name in upper case with _ for . and -):\n".to_owned();
     for option in OPTIONS {
-        let default = option
-            .default
-            .map_or(String::new(), |d| format!(" [default: {d}]"));
-        text.push_str(&format!(
-            "  {}{default}\n      {}\n",
-            option.name, option.help
-        ));
+        let default = option.default.map_or(String::new(), |d| format!(" [default: {d}]"));
+        text.push_str(&format!("  {}{default}\n      {}\n", option.name, option.help));
     }
     text.push_str("\nAll processes of a job share a cluster secret: SEMEL_CLUSTER_SECRET, else a random one for each run.");
     text
@@ -170,33 +150,16 @@ mod tests {
 
     #[test]
     fn flags_are_options() {
-        let line = [
-            "job",
-            "run",
-            "--parallelism",
-            "4",
-            "--set",
-            "semel.tick=5ms",
-            "--from=7",
-            "--accept-duplicates",
-            "--param",
-            "brokers=a=b",
-        ];
+        let line =
+            ["job", "run", "--parallelism", "4", "--set", "semel.tick=5ms", "--from=7", "--accept-duplicates", "--param", "brokers=a=b"];
         let mut settings = Settings::default();
-        Cli::try_parse_from(line)
-            .unwrap()
-            .settings
-            .apply(&mut settings)
-            .unwrap();
+        Cli::try_parse_from(line).unwrap().settings.apply(&mut settings).unwrap();
         assert_eq!(settings.text("parallelism.default"), Some("4"));
         assert_eq!(settings.text("semel.tick"), Some("5ms"));
         assert_eq!(settings.number("execution.state-recovery.path"), 7);
         assert!(settings.flag("semel.state-recovery.accept-duplicates"));
         assert_eq!(settings.parameter("brokers"), Some("a=b"));
-        let wrong = Cli::try_parse_from(["job", "run", "--processes", "none"])
-            .unwrap()
-            .settings
-            .apply(&mut settings);
+        let wrong = Cli::try_parse_from(["job", "run", "--processes", "none"]).unwrap().settings.apply(&mut settings);
         assert!(wrong.unwrap_err().to_string().contains("--processes"));
     }
 }

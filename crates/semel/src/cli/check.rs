@@ -12,10 +12,7 @@ pub(super) async fn check(job: &Job, settings: &Settings) -> Result<ExitCode, Fa
     for finding in &findings {
         println!("{}", preflight::describe(finding));
     }
-    let errors = findings
-        .iter()
-        .filter(|f| f.severity == Severity::Error)
-        .count();
+    let errors = findings.iter().filter(|f| f.severity == Severity::Error).count();
     println!("{} checks, {errors} errors", findings.len());
     Ok(ExitCode::from(if errors == 0 { 0 } else { 78 }))
 }

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 async fn journal(store: Arc<dyn Store>) -> Result<semel_checkpoint::JournalView, Failure> {
-    read_journal(store)
-        .await
-        .map_err(|e| Failure::Fatal(format!("journal: {e}")))
+    read_journal(store).await.map_err(|e| Failure::Fatal(format!("journal: {e}")))
 }
 
 pub(super) async fn list(store: Arc<dyn Store>) -> Result<ExitCode, Failure> {
@@ -24,9 +22,7 @@ pub(super) async fn list(store: Arc<dyn Store>) -> Result<ExitCode, Failure> {
         match entry {
             Entry::Job { .. } => {}
             Entry::Generation(g) => {
-                let from = g.restored.map_or("from the beginning".to_owned(), |id| {
-                    format!("from checkpoint {id}")
-                });
+                let from = g.restored.map_or("from the beginning".to_owned(), |id| format!("from checkpoint {id}"));
                 println!(
                     "{}  generation {} started {from} on {} (process {}), parallelism {}, {} processes",
                     time(g.started_at_ms),
@@ -47,11 +43,7 @@ pub(super) async fn list(store: Arc<dyn Store>) -> Result<ExitCode, Failure> {
                 c.new_bytes,
                 c.committables.len(),
                 c.committed,
-                if retained.contains(&c.id) {
-                    ", retained"
-                } else {
-                    ""
-                },
+                if retained.contains(&c.id) { ", retained" } else { "" },
                 if c.finished { ", final" } else { "" },
             ),
         }
@@ -63,12 +55,9 @@ pub(super) async fn inspect(store: Arc<dyn Store>, id: u64) -> Result<ExitCode, 
     let view = journal(store).await?;
     let Some(found) = view.checkpoints().find(|c| c.id.0 == id) else {
         let known: Vec<u64> = view.checkpoints().map(|c| c.id.0).collect();
-        return Err(Failure::Fatal(format!(
-            "there is no checkpoint {id} in this folder; there are {known:?}"
-        )));
+        return Err(Failure::Fatal(format!("there is no checkpoint {id} in this folder; there are {known:?}")));
     };
-    let text = serde_json::to_string_pretty(found)
-        .map_err(|e| Failure::Fatal(format!("checkpoint {id}: {e}")))?;
+    let text = serde_json::to_string_pretty(found).map_err(|e| Failure::Fatal(format!("checkpoint {id}: {e}")))?;
     println!("{text}");
     Ok(ExitCode::SUCCESS)
 }

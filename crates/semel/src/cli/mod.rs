@@ -39,11 +39,7 @@ pub fn main<E: Display>(build: impl FnOnce(&Settings) -> Result<Job, E>) -> Exit
         return worker::main(build, &mut settings);
     }
     let built = build(&settings).map_err(|e| format!("building the job: {e}"));
-    let job = built.and_then(|job| {
-        with_defaults(&mut settings, &job)
-            .map(|()| job)
-            .map_err(|e| e.to_string())
-    });
+    let job = built.and_then(|job| with_defaults(&mut settings, &job).map(|()| job).map_err(|e| e.to_string()));
     logging::set_who(None, None);
     logging::start(&settings);
     for name in unknown {
@@ -64,17 +60,11 @@ pub fn main<E: Display>(build: impl FnOnce(&Settings) -> Result<Job, E>) -> Exit
 
 /// Puts the options that the job sets below those of environment and command line.
 pub(crate) fn with_defaults(settings: &mut Settings, job: &Job) -> Result<(), OptionError> {
-    job.options
-        .iter()
-        .try_for_each(|(name, value)| settings.set(name, value, Origin::Code))
+    job.options.iter().try_for_each(|(name, value)| settings.set(name, value, Origin::Code))
 }
 
 fn dispatch(command: Command, job: &Job, settings: &Settings) -> Result<ExitCode, Failure> {
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("io")
-        .enable_all()
-        .build();
+    let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("io").enable_all().build();
     let runtime = runtime.map_err(|e| Failure::Retryable(format!("starting threads: {e}")))?;
     let code = match command {
         Command::Run => run(&runtime, job, settings),
@@ -83,17 +73,13 @@ fn dispatch(command: Command, job: &Job, settings: &Settings) -> Result<ExitCode
             let store = open(settings)?;
             match command {
                 CheckpointsCommand::List => runtime.block_on(checkpoints::list(store)),
-                CheckpointsCommand::Inspect { id } => {
-                    runtime.block_on(checkpoints::inspect(store, id))
-                }
+                CheckpointsCommand::Inspect { id } => runtime.block_on(checkpoints::inspect(store, id)),
             }
         }
         Command::Transactions { command } => match command {
             TransactionsCommand::List => runtime.block_on(transactions::list(job, settings)),
             TransactionsCommand::Commit => runtime.block_on(transactions::commit(job, settings)),
-            TransactionsCommand::Abort { sink, name } => {
-                runtime.block_on(transactions::abort(job, settings, &sink, &name))
-            }
+            TransactionsCommand::Abort { sink, name } => runtime.block_on(transactions::abort(job, settings, &sink, &name)),
         },
     };
     runtime.shutdown_background();
@@ -113,8 +99,6 @@ fn run(runtime: &Runtime, job: &Job, settings: &Settings) -> Result<ExitCode, Fa
 
 /// The store at the checkpoint folder.
 fn open(settings: &Settings) -> Result<Arc<dyn Store>, Failure> {
-    let url = settings
-        .checkpoint_dir()
-        .map_err(|e| Failure::Fatal(e.to_string()))?;
+    let url = settings.checkpoint_dir().map_err(|e| Failure::Fatal(e.to_string()))?;
     open_store(url).map_err(|e| Failure::Fatal(format!("checkpoint folder: {e}")))
 }

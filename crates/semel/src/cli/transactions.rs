@@ -3,9 +3,7 @@ use super::open;
 use crate::job::{Job, TransactionAdmin};
 use crate::options::Settings;
 use crate::supervisor::start::{self, Start};
-use semel_checkpoint::{
-    CheckpointId, Committable, Generation, JobIdentity, decide_claim, read_journal,
-};
+use semel_checkpoint::{CheckpointId, Committable, Generation, JobIdentity, decide_claim, read_journal};
 use semel_engine::failure::Failure;
 use std::cell::Cell;
 use std::process::ExitCode;
@@ -19,41 +17,23 @@ struct Known {
 }
 
 async fn known(settings: &Settings) -> Result<Known, Failure> {
-    let view = read_journal(open(settings)?)
-        .await
-        .map_err(|e| Failure::Fatal(format!("journal: {e}")))?;
-    let generation = view
-        .newest_generation()
-        .map_or(Generation(0), |g| g.generation);
-    let identity = view.job().map(|(uuid, name)| JobIdentity {
-        name: name.to_owned(),
-        uuid,
-        generation,
-    });
-    let pending = decide_claim(&view.entries, None)
-        .map_err(|e| Failure::Fatal(e.to_string()))?
-        .pending;
+    let view = read_journal(open(settings)?).await.map_err(|e| Failure::Fatal(format!("journal: {e}")))?;
+    let generation = view.newest_generation().map_or(Generation(0), |g| g.generation);
+    let identity = view.job().map(|(uuid, name)| JobIdentity { name: name.to_owned(), uuid, generation });
+    let pending = decide_claim(&view.entries, None).map_err(|e| Failure::Fatal(e.to_string()))?.pending;
     Ok(Known { identity, pending })
 }
 
-async fn within<T>(
-    what: &str,
-    call: impl Future<Output = semel_engine::sink::ConnectorResult<T>>,
-) -> Result<T, Failure> {
+async fn within<T>(what: &str, call: impl Future<Output = semel_engine::sink::ConnectorResult<T>>) -> Result<T, Failure> {
     match tokio::time::timeout(DEADLINE, call).await {
         Ok(result) => result.map_err(|e| Failure::from(e).within(what)),
-        Err(_) => Err(Failure::Retryable(format!(
-            "{what}: no answer within {DEADLINE:?}"
-        ))),
+        Err(_) => Err(Failure::Retryable(format!("{what}: no answer within {DEADLINE:?}"))),
     }
 }
 
 pub(super) async fn list(job: &Job, settings: &Settings) -> Result<ExitCode, Failure> {
     let known = known(settings).await?;
-    println!(
-        "{} transactions in the journal that may not be committed yet",
-        known.pending.len()
-    );
+    println!("{} transactions in the journal that may not be committed yet", known.pending.len());
     for (checkpoint, c) in &known.pending {
         println!(
             "  sink {} subtask {} checkpoint {} (entry {checkpoint}, generation {}): {} rows, {} bytes, {}",
@@ -66,14 +46,9 @@ pub(super) async fn list(job: &Job, settings: &Settings) -> Result<ExitCode, Fai
             continue;
         };
         let open = within(&format!("sink {uid}"), admin.list(known.identity.as_ref())).await?;
-        println!(
-            "sink {uid}: {} open transactions in the external system",
-            open.len()
-        );
+        println!("sink {uid}: {} open transactions in the external system", open.len());
         for t in open {
-            let age = t.age_ms.map_or("age unknown".to_owned(), |ms| {
-                format!("open for {:.1} s", ms as f64 / 1e3)
-            });
+            let age = t.age_ms.map_or("age unknown".to_owned(), |ms| format!("open for {:.1} s", ms as f64 / 1e3));
             println!("  {} {}, {age}, {}", t.name, t.state, t.owner);
         }
     }
@@ -81,16 +56,9 @@ pub(super) async fn list(job: &Job, settings: &Settings) -> Result<ExitCode, Fai
 }
 
 pub(super) async fn commit(job: &Job, settings: &Settings) -> Result<ExitCode, Failure> {
-    let started = start::start(&Start {
-        job,
-        settings,
-        store: open(settings)?,
-        first: true,
-        claimed: &Cell::new(None),
-        threads: 1,
-        processes: 1,
-    })
-    .await?;
+    let started =
+        start::start(&Start { job, settings, store: open(settings)?, first: true, claimed: &Cell::new(None), threads: 1, processes: 1 })
+            .await?;
     println!(
         "generation {}: {} transactions of the journal are committed, {} others were ended",
         started.assignment.identity.generation, started.committed, started.aborted
@@ -98,33 +66,16 @@ pub(super) async fn commit(job: &Job, settings: &Settings) -> Result<ExitCode, F
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) async fn abort(
-    job: &Job,
-    settings: &Settings,
-    sink: &str,
-    name: &str,
-) -> Result<ExitCode, Failure> {
+pub(super) async fn abort(job: &Job, settings: &Settings, sink: &str, name: &str) -> Result<ExitCode, Failure> {
     let sinks: Vec<&str> = job.graph.sinks().map(|(uid, _, _)| uid.as_str()).collect();
     if !sinks.contains(&sink) {
-        return Err(Failure::Fatal(format!(
-            "there is no sink {sink:?}; there are {sinks:?}"
-        )));
+        return Err(Failure::Fatal(format!("there is no sink {sink:?}; there are {sinks:?}")));
     }
-    let Some((_, admin)) = job
-        .transactions
-        .iter()
-        .find(|(uid, _)| uid.as_str() == sink)
-    else {
-        return Err(Failure::Fatal(format!(
-            "sink {sink}: its external system has no transactions that could be aborted by name"
-        )));
+    let Some((_, admin)) = job.transactions.iter().find(|(uid, _)| uid.as_str() == sink) else {
+        return Err(Failure::Fatal(format!("sink {sink}: its external system has no transactions that could be aborted by name")));
     };
     let known = known(settings).await?;
-    if let Some((checkpoint, _)) = known
-        .pending
-        .iter()
-        .find(|(_, c)| c.sink.as_str() == sink && mentions(&c.handle, name))
-    {
+    if let Some((checkpoint, _)) = known.pending.iter().find(|(_, c)| c.sink.as_str() == sink && mentions(&c.handle, name)) {
         return Err(Failure::Fatal(format!(
             "{name} belongs to checkpoint {checkpoint}, whose rows would be lost: commit it with `transactions commit`, or start the job"
         )));

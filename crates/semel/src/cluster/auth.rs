@@ -71,9 +71,7 @@ impl Secret {
 
     /// HMAC-SHA256 over side, hello (with the connector's nonce) and challenge (the listener's nonce), as hexadecimal digits.
     pub fn prove(&self, side: Side, hello: &[u8], challenge: &[u8]) -> String {
-        self.mac(side, hello, challenge)
-            .map(|mac| hex(&mac.finalize().into_bytes()))
-            .unwrap_or_default()
+        self.mac(side, hello, challenge).map(|mac| hex(&mac.finalize().into_bytes())).unwrap_or_default()
     }
 
     /// Whether the proof was made with this secret. In constant time.
@@ -99,10 +97,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     if !digits.len().is_multiple_of(2) || !text.is_ascii() {
         return None;
     }
-    digits
-        .chunks(2)
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-        .collect()
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
 #[cfg(test)]
@@ -116,19 +111,10 @@ mod tests {
         let proof = secret.prove(Side::Connector, b"hello", b"nonce");
         assert!(secret.verify(Side::Connector, b"hello", b"nonce", &proof));
         assert!(!Secret::new(b"wrong").verify(Side::Connector, b"hello", b"nonce", &proof));
-        assert!(
-            !secret.verify(Side::Listener, b"hello", b"nonce", &proof),
-            "sent back to its maker"
-        );
+        assert!(!secret.verify(Side::Listener, b"hello", b"nonce", &proof), "sent back to its maker");
         assert!(!secret.verify(Side::Connector, b"hello2", b"nonce", &proof));
-        assert!(
-            !secret.verify(Side::Connector, b"hello", b"nonce2", &proof),
-            "replayed"
-        );
-        assert!(
-            !secret.verify(Side::Connector, b"hellon", b"once", &proof),
-            "moved between the parts"
-        );
+        assert!(!secret.verify(Side::Connector, b"hello", b"nonce2", &proof), "replayed");
+        assert!(!secret.verify(Side::Connector, b"hellon", b"once", &proof), "moved between the parts");
         for bad in ["", "0", "zz", "ä", &proof[2..]] {
             assert!(!secret.verify(Side::Connector, b"hello", b"nonce", bad));
         }

@@ -98,13 +98,8 @@ impl ControlServer {
             handshakes: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
         });
-        let server = ControlServer {
-            address,
-            shared: shared.clone(),
-        };
-        std::thread::Builder::new()
-            .name("control".into())
-            .spawn(move || listen(&listener, &shared))?;
+        let server = ControlServer { address, shared: shared.clone() };
+        std::thread::Builder::new().name("control".into()).spawn(move || listen(&listener, &shared))?;
         Ok(server)
     }
 
@@ -157,19 +152,17 @@ fn listen(listener: &TcpListener, shared: &Arc<Shared>) {
             continue;
         }
         let own = shared.clone();
-        let spawned = std::thread::Builder::new()
-            .name("control-link".into())
-            .spawn(move || {
-                let welcome = greet(&stream, &own);
-                own.handshakes.fetch_sub(1, SeqCst);
-                match welcome {
-                    Ok(launch) => serve(stream, launch, &own),
-                    Err(HandshakeError::Refused(refusal)) => {
-                        warn!(peer = %peer(&stream), "worker refused: {refusal}")
-                    }
-                    Err(error) => warn!(peer = %peer(&stream), "connection refused: {error}"),
+        let spawned = std::thread::Builder::new().name("control-link".into()).spawn(move || {
+            let welcome = greet(&stream, &own);
+            own.handshakes.fetch_sub(1, SeqCst);
+            match welcome {
+                Ok(launch) => serve(stream, launch, &own),
+                Err(HandshakeError::Refused(refusal)) => {
+                    warn!(peer = %peer(&stream), "worker refused: {refusal}")
                 }
-            });
+                Err(error) => warn!(peer = %peer(&stream), "connection refused: {error}"),
+            }
+        });
         if spawned.is_err() {
             shared.handshakes.fetch_sub(1, SeqCst);
         }
@@ -177,21 +170,13 @@ fn listen(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 fn peer(stream: &TcpStream) -> String {
-    stream
-        .peer_addr()
-        .map_or("unknown".to_owned(), |a| a.to_string())
+    stream.peer_addr().map_or("unknown".to_owned(), |a| a.to_string())
 }
 
 fn greet(stream: &TcpStream, shared: &Shared) -> Result<u64, HandshakeError> {
-    let expected = Expected {
-        purpose: Purpose::Control,
-        generation: 0,
-        plan_hash: shared.plan_hash.clone(),
-    };
+    let expected = Expected { purpose: Purpose::Control, generation: 0, plan_hash: shared.plan_hash.clone() };
     let hello = accept(stream, &shared.secret, shared.timing.timeout, |hello| {
-        decide(hello, &expected, |launch| {
-            lock(&shared.expected).remove(&launch)
-        })
+        decide(hello, &expected, |launch| lock(&shared.expected).remove(&launch))
     })?;
     Ok(hello.index)
 }
@@ -230,24 +215,19 @@ fn open(stream: &TcpStream, timing: Timing) -> io::Result<Link> {
     let writer = stream.try_clone()?;
     let close = Arc::new(CloseOnDrop(stream.try_clone()?));
     let (messages, queue) = channel();
-    std::thread::Builder::new()
-        .name("control-send".into())
-        .spawn(move || {
-            loop {
-                let message = match queue.recv_timeout(timing.interval) {
-                    Ok(message) => message,
-                    Err(RecvTimeoutError::Timeout) => ToWorker::Ping,
-                    Err(RecvTimeoutError::Disconnected) => return,
-                };
-                if write(&writer, &message, Instant::now() + timing.timeout).is_err() {
-                    return; // The reading thread tells.
-                }
+    std::thread::Builder::new().name("control-send".into()).spawn(move || {
+        loop {
+            let message = match queue.recv_timeout(timing.interval) {
+                Ok(message) => message,
+                Err(RecvTimeoutError::Timeout) => ToWorker::Ping,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            if write(&writer, &message, Instant::now() + timing.timeout).is_err() {
+                return; // The reading thread tells.
             }
-        })?;
-    Ok(Link {
-        messages,
-        _close: close,
-    })
+        }
+    })?;
+    Ok(Link { messages, _close: close })
 }
 
 #[cfg(test)]
@@ -257,24 +237,11 @@ mod tests {
     use super::*;
     use tokio::sync::mpsc::unbounded_channel;
 
-    const TIMING: Timing = Timing {
-        interval: Duration::from_millis(50),
-        timeout: Duration::from_secs(5),
-    };
+    const TIMING: Timing = Timing { interval: Duration::from_millis(50), timeout: Duration::from_secs(5) };
 
-    fn dial(
-        address: SocketAddr,
-        secret: &Secret,
-        plan: &str,
-        launch: u64,
-    ) -> Result<TcpStream, HandshakeError> {
+    fn dial(address: SocketAddr, secret: &Secret, plan: &str, launch: u64) -> Result<TcpStream, HandshakeError> {
         let stream = TcpStream::connect(address).unwrap();
-        connect(
-            &stream,
-            secret,
-            &Hello::new(Purpose::Control, 0, plan, launch),
-            TIMING.timeout,
-        )?;
+        connect(&stream, secret, &Hello::new(Purpose::Control, 0, plan, launch), TIMING.timeout)?;
         Ok(stream)
     }
 
@@ -282,19 +249,9 @@ mod tests {
     fn a_launched_process_connects_once_and_others_never() {
         let (events, mut seen) = unbounded_channel();
         let secret = Secret::random();
-        let server = ControlServer::start(
-            Ipv4Addr::LOCALHOST.into(),
-            secret.clone(),
-            "p".into(),
-            TIMING,
-            events,
-        )
-        .unwrap();
+        let server = ControlServer::start(Ipv4Addr::LOCALHOST.into(), secret.clone(), "p".into(), TIMING, events).unwrap();
         server.expect(7);
-        assert!(matches!(
-            dial(server.address(), &Secret::random(), "p", 7),
-            Err(HandshakeError::Impostor)
-        ));
+        assert!(matches!(dial(server.address(), &Secret::random(), "p", 7), Err(HandshakeError::Impostor)));
         let refused = |plan, launch| match dial(server.address(), &secret, plan, launch) {
             Err(HandshakeError::Refused(refusal)) => refusal,
             other => panic!("{other:?}"),
@@ -304,26 +261,15 @@ mod tests {
         let stream = dial(server.address(), &secret, "p", 7).unwrap();
         assert_eq!(refused("p", 7), Refusal::Index(7), "it is already here");
 
-        let (7, ControlEvent::Connected(link)) = seen.blocking_recv().unwrap() else {
-            panic!()
-        };
+        let (7, ControlEvent::Connected(link)) = seen.blocking_recv().unwrap() else { panic!() };
         let soon = || Instant::now() + Duration::from_secs(5);
-        assert!(
-            matches!(read(&stream, LIMIT, soon()).unwrap(), ToWorker::Ping),
-            "pings come by themselves"
-        );
+        assert!(matches!(read(&stream, LIMIT, soon()).unwrap(), ToWorker::Ping), "pings come by themselves");
         link.send(ToWorker::Stop);
         while !matches!(read(&stream, LIMIT, soon()).unwrap(), ToWorker::Stop) {}
         write(&stream, &FromWorker::Running, soon()).unwrap();
-        assert!(matches!(
-            seen.blocking_recv().unwrap(),
-            (7, ControlEvent::Message(FromWorker::Running))
-        ));
+        assert!(matches!(seen.blocking_recv().unwrap(), (7, ControlEvent::Message(FromWorker::Running))));
         drop(link);
-        assert!(matches!(
-            seen.blocking_recv().unwrap(),
-            (7, ControlEvent::Closed(_))
-        ));
+        assert!(matches!(seen.blocking_recv().unwrap(), (7, ControlEvent::Closed(_))));
         while let Ok(message) = read::<ToWorker>(&stream, LIMIT, soon()) {
             assert!(matches!(message, ToWorker::Ping));
         }

@@ -2,9 +2,7 @@
 //! stays open after that, to turn stale processes away with an answer.
 use super::auth::Secret;
 use super::control::reachable;
-use super::handshake::{
-    Expected, HandshakeError, Hello, Purpose, Refusal, accept, connect, decide,
-};
+use super::handshake::{Expected, HandshakeError, Hello, Purpose, Refusal, accept, connect, decide};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -94,15 +92,9 @@ pub fn meet(listener: DataListener, mesh: &Mesh) -> Result<Vec<Option<TcpStream>
     }
     let deadline = Instant::now() + mesh.deadline;
     let (arrivals, arrived) = channel();
-    let missing: Arc<Mutex<Vec<bool>>> = Arc::new(Mutex::new(
-        (0..mesh.peers.len())
-            .map(|peer| peer > mesh.index)
-            .collect(),
-    ));
+    let missing: Arc<Mutex<Vec<bool>>> = Arc::new(Mutex::new((0..mesh.peers.len()).map(|peer| peer > mesh.index).collect()));
     let (own, listener) = (mesh.clone(), listener.listener);
-    std::thread::Builder::new()
-        .name("data-listen".into())
-        .spawn(move || listen(&listener, &own, &missing, &arrivals))?;
+    std::thread::Builder::new().name("data-listen".into()).spawn(move || listen(&listener, &own, &missing, &arrivals))?;
 
     let mut streams: Vec<Option<TcpStream>> = mesh.peers.iter().map(|_| None).collect();
     for (peer, stream) in streams.iter_mut().enumerate().take(mesh.index) {
@@ -113,14 +105,8 @@ pub fn meet(listener: DataListener, mesh: &Mesh) -> Result<Vec<Option<TcpStream>
             Ok(Arrival::Peer(peer, stream)) => streams[peer] = Some(stream),
             Ok(Arrival::Newer(refusal)) => return Err(MeshError::Fenced(refusal)),
             Err(_) => {
-                let to = (mesh.index + 1..mesh.peers.len())
-                    .find(|peer| streams[*peer].is_none())
-                    .unwrap_or_default();
-                return Err(MeshError::Peer {
-                    from: mesh.index,
-                    to,
-                    why: format!("it did not connect within {:?}", mesh.deadline),
-                });
+                let to = (mesh.index + 1..mesh.peers.len()).find(|peer| streams[*peer].is_none()).unwrap_or_default();
+                return Err(MeshError::Peer { from: mesh.index, to, why: format!("it did not connect within {:?}", mesh.deadline) });
             }
         }
     }
@@ -128,38 +114,21 @@ pub fn meet(listener: DataListener, mesh: &Mesh) -> Result<Vec<Option<TcpStream>
 }
 
 fn reach(mesh: &Mesh, peer: usize, deadline: Instant) -> Result<TcpStream, MeshError> {
-    let hello = Hello::new(
-        Purpose::Data,
-        mesh.generation,
-        mesh.plan_hash.as_str(),
-        mesh.index as u64,
-    );
+    let hello = Hello::new(Purpose::Data, mesh.generation, mesh.plan_hash.as_str(), mesh.index as u64);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(MeshError::Peer {
-                from: mesh.index,
-                to: peer,
-                why: format!("it could not be reached within {:?}", mesh.deadline),
-            });
+            return Err(MeshError::Peer { from: mesh.index, to: peer, why: format!("it could not be reached within {:?}", mesh.deadline) });
         }
-        let stream =
-            TcpStream::connect_timeout(&mesh.peers[peer], left.min(Duration::from_secs(1)));
-        match stream
-            .map_err(HandshakeError::from)
-            .and_then(|s| connect(&s, &mesh.secret, &hello, mesh.link_timeout).map(|()| s))
-        {
+        let stream = TcpStream::connect_timeout(&mesh.peers[peer], left.min(Duration::from_secs(1)));
+        match stream.map_err(HandshakeError::from).and_then(|s| connect(&s, &mesh.secret, &hello, mesh.link_timeout).map(|()| s)) {
             Ok(stream) => return Ok(stream),
             Err(HandshakeError::Refused(refusal @ Refusal::StaleGeneration { .. })) => {
                 return Err(MeshError::Fenced(refusal));
             }
             // Somebody who lives is there and will not change its mind.
             Err(error @ (HandshakeError::Refused(_) | HandshakeError::Impostor)) => {
-                return Err(MeshError::Peer {
-                    from: mesh.index,
-                    to: peer,
-                    why: error.to_string(),
-                });
+                return Err(MeshError::Peer { from: mesh.index, to: peer, why: error.to_string() });
             }
             // Its listener was bound before this process was told of it, so this is rare.
             Err(HandshakeError::Io(_)) => std::thread::sleep(Duration::from_millis(5)),
@@ -167,12 +136,7 @@ fn reach(mesh: &Mesh, peer: usize, deadline: Instant) -> Result<TcpStream, MeshE
     }
 }
 
-fn listen(
-    listener: &TcpListener,
-    mesh: &Mesh,
-    missing: &Arc<Mutex<Vec<bool>>>,
-    arrivals: &Sender<Arrival>,
-) {
+fn listen(listener: &TcpListener, mesh: &Mesh, missing: &Arc<Mutex<Vec<bool>>>, arrivals: &Sender<Arrival>) {
     let under_way = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -183,18 +147,11 @@ fn listen(
             under_way.fetch_sub(1, SeqCst);
             continue;
         }
-        let (mesh, missing, arrivals, done) = (
-            mesh.clone(),
-            missing.clone(),
-            arrivals.clone(),
-            under_way.clone(),
-        );
-        let spawned = std::thread::Builder::new()
-            .name("data-link".into())
-            .spawn(move || {
-                greet(stream, &mesh, &missing, &arrivals);
-                done.fetch_sub(1, SeqCst);
-            });
+        let (mesh, missing, arrivals, done) = (mesh.clone(), missing.clone(), arrivals.clone(), under_way.clone());
+        let spawned = std::thread::Builder::new().name("data-link".into()).spawn(move || {
+            greet(stream, &mesh, &missing, &arrivals);
+            done.fetch_sub(1, SeqCst);
+        });
         if spawned.is_err() {
             under_way.fetch_sub(1, SeqCst);
         }
@@ -202,18 +159,12 @@ fn listen(
 }
 
 fn greet(stream: TcpStream, mesh: &Mesh, missing: &Mutex<Vec<bool>>, arrivals: &Sender<Arrival>) {
-    let expected = Expected {
-        purpose: Purpose::Data,
-        generation: mesh.generation,
-        plan_hash: mesh.plan_hash.clone(),
-    };
+    let expected = Expected { purpose: Purpose::Data, generation: mesh.generation, plan_hash: mesh.plan_hash.clone() };
     let take = |index: u64| {
         let mut missing = missing.lock().unwrap_or_else(PoisonError::into_inner);
         missing.get_mut(index as usize).is_some_and(std::mem::take)
     };
-    match accept(&stream, &mesh.secret, mesh.link_timeout, |hello| {
-        decide(hello, &expected, take)
-    }) {
+    match accept(&stream, &mesh.secret, mesh.link_timeout, |hello| decide(hello, &expected, take)) {
         Ok(hello) => _ = arrivals.send(Arrival::Peer(hello.index as usize, stream)),
         Err(error) => {
             warn!(peer = %stream.peer_addr().map_or("unknown".into(), |a| a.to_string()), "data link: {error}");
@@ -232,9 +183,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     fn listeners(n: usize) -> (Vec<DataListener>, Vec<SocketAddr>) {
-        let listeners: Vec<_> = (0..n)
-            .map(|_| DataListener::bind(Ipv4Addr::LOCALHOST.into()).unwrap())
-            .collect();
+        let listeners: Vec<_> = (0..n).map(|_| DataListener::bind(Ipv4Addr::LOCALHOST.into()).unwrap()).collect();
         let peers = listeners.iter().map(DataListener::address).collect();
         (listeners, peers)
     }
@@ -265,11 +214,7 @@ mod tests {
                     for stream in streams.iter().flatten() {
                         (&mut &*stream).write_all(&[index as u8]).unwrap();
                     }
-                    for (peer, stream) in streams
-                        .iter()
-                        .enumerate()
-                        .filter_map(|(p, s)| Some((p, s.as_ref()?)))
-                    {
+                    for (peer, stream) in streams.iter().enumerate().filter_map(|(p, s)| Some((p, s.as_ref()?))) {
                         let mut byte = [9];
                         (&mut &*stream).read_exact(&mut byte).unwrap();
                         assert_eq!(usize::from(byte[0]), peer);
@@ -288,22 +233,9 @@ mod tests {
         let (a, b) = (mesh(0, &peers, 4), mesh(1, &peers, 4));
         let other = std::thread::spawn(move || meet(second, &b).unwrap());
         let _streams = (meet(first, &a).unwrap(), other.join().unwrap());
-        let stale = reach(
-            &mesh(1, &peers, 3),
-            0,
-            Instant::now() + Duration::from_secs(2),
-        )
-        .unwrap_err();
-        assert!(
-            matches!(&stale, MeshError::Fenced(refusal) if refusal.to_string().contains("current generation is 4")),
-            "{stale}"
-        );
-        let twice = reach(
-            &mesh(1, &peers, 4),
-            0,
-            Instant::now() + Duration::from_secs(2),
-        )
-        .unwrap_err();
+        let stale = reach(&mesh(1, &peers, 3), 0, Instant::now() + Duration::from_secs(2)).unwrap_err();
+        assert!(matches!(&stale, MeshError::Fenced(refusal) if refusal.to_string().contains("current generation is 4")), "{stale}");
+        let twice = reach(&mesh(1, &peers, 4), 0, Instant::now() + Duration::from_secs(2)).unwrap_err();
         assert!(twice.to_string().contains("not expected"), "{twice}");
     }
 

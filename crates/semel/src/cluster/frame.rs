@@ -13,11 +13,7 @@ pub const LIMIT: usize = 256 << 20;
 
 fn remaining(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        Err(io::Error::new(ErrorKind::TimedOut, "no answer in time"))
-    } else {
-        Ok(left)
-    }
+    if left.is_zero() { Err(io::Error::new(ErrorKind::TimedOut, "no answer in time")) } else { Ok(left) }
 }
 
 struct Until<'a> {
@@ -27,16 +23,14 @@ struct Until<'a> {
 
 impl Read for Until<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream
-            .set_read_timeout(Some(remaining(self.deadline)?))?;
+        self.stream.set_read_timeout(Some(remaining(self.deadline)?))?;
         self.stream.read(buffer).map_err(timed_out)
     }
 }
 
 impl Write for Until<'_> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.stream
-            .set_write_timeout(Some(remaining(self.deadline)?))?;
+        self.stream.set_write_timeout(Some(remaining(self.deadline)?))?;
         self.stream.write(buffer).map_err(timed_out)
     }
     fn flush(&mut self) -> io::Result<()> {
@@ -53,8 +47,7 @@ fn timed_out(error: io::Error) -> io::Error {
 
 /// Writes bytes as one message.
 pub fn write_bytes(stream: &TcpStream, bytes: &[u8], deadline: Instant) -> io::Result<()> {
-    let length = u32::try_from(bytes.len())
-        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "message too long"))?;
+    let length = u32::try_from(bytes.len()).map_err(|_| io::Error::new(ErrorKind::InvalidData, "message too long"))?;
     let mut whole = Vec::with_capacity(bytes.len() + 4);
     whole.extend(length.to_le_bytes());
     whole.extend(bytes);
@@ -73,10 +66,7 @@ pub fn read_bytes(stream: &TcpStream, limit: usize, deadline: Instant) -> io::Re
     from.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > limit {
-        return Err(io::Error::new(
-            ErrorKind::InvalidData,
-            format!("a message of {length} bytes; at most {limit} are taken here"),
-        ));
+        return Err(io::Error::new(ErrorKind::InvalidData, format!("a message of {length} bytes; at most {limit} are taken here")));
     }
     let mut bytes = vec![0; length];
     from.read_exact(&mut bytes)?;
@@ -84,14 +74,8 @@ pub fn read_bytes(stream: &TcpStream, limit: usize, deadline: Instant) -> io::Re
 }
 
 /// Reads one message.
-pub fn read<T: DeserializeOwned>(
-    stream: &TcpStream,
-    limit: usize,
-    deadline: Instant,
-) -> io::Result<T> {
-    Ok(serde_json::from_slice(&read_bytes(
-        stream, limit, deadline,
-    )?)?)
+pub fn read<T: DeserializeOwned>(stream: &TcpStream, limit: usize, deadline: Instant) -> io::Result<T> {
+    Ok(serde_json::from_slice(&read_bytes(stream, limit, deadline)?)?)
 }
 
 /// No delay for small messages; a connection whose other end is unreachable breaks after `timeout`, whether something is being
@@ -101,12 +85,7 @@ pub fn tune(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_user_timeout(Some(timeout))?;
     let part = (timeout / 4).max(Duration::from_secs(1));
-    socket.set_tcp_keepalive(
-        &TcpKeepalive::new()
-            .with_time(part)
-            .with_interval(part)
-            .with_retries(3),
-    )
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(part).with_interval(part).with_retries(3))
 }
 
 #[cfg(test)]
@@ -128,12 +107,7 @@ mod tests {
         write(&a, &"x".repeat(100), soon).unwrap();
         assert_eq!(read::<String>(&b, 200, soon).unwrap().len(), 100);
         write(&a, &"x".repeat(100), soon).unwrap();
-        assert!(
-            read::<String>(&b, 50, soon)
-                .unwrap_err()
-                .to_string()
-                .contains("at most 50")
-        );
+        assert!(read::<String>(&b, 50, soon).unwrap_err().to_string().contains("at most 50"));
     }
 
     #[test]
@@ -160,9 +134,6 @@ mod tests {
         tune(&a, Duration::from_secs(10)).unwrap();
         let socket = SockRef::from(&a);
         assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
-        assert_eq!(
-            socket.tcp_user_timeout().unwrap(),
-            Some(Duration::from_secs(10))
-        );
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(10)));
     }
 }

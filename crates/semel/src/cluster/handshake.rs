@@ -48,20 +48,8 @@ pub struct Hello {
 
 impl Hello {
     /// With a new nonce.
-    pub fn new(
-        purpose: Purpose,
-        generation: u64,
-        plan_hash: impl Into<String>,
-        index: u64,
-    ) -> Hello {
-        Hello {
-            protocol: PROTOCOL,
-            purpose,
-            generation,
-            plan_hash: plan_hash.into(),
-            index,
-            nonce: nonce(),
-        }
+    pub fn new(purpose: Purpose, generation: u64, plan_hash: impl Into<String>, index: u64) -> Hello {
+        Hello { protocol: PROTOCOL, purpose, generation, plan_hash: plan_hash.into(), index, nonce: nonce() }
     }
 }
 
@@ -75,14 +63,10 @@ struct Challenge {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// The proof is not one of this cluster's secret.
-    #[error(
-        "wrong cluster secret: start all processes of the job with the same SEMEL_CLUSTER_SECRET"
-    )]
+    #[error("wrong cluster secret: start all processes of the job with the same SEMEL_CLUSTER_SECRET")]
     Secret,
     /// Another version of the program.
-    #[error(
-        "it speaks version {theirs} of the protocol between processes, this one version {ours}: run the same program everywhere"
-    )]
+    #[error("it speaks version {theirs} of the protocol between processes, this one version {ours}: run the same program everywhere")]
     Protocol {
         /// The connector's.
         theirs: u32,
@@ -109,9 +93,7 @@ pub enum Refusal {
         current: u64,
     },
     /// Another job, or another version of it.
-    #[error(
-        "it runs the plan {theirs}, this process the plan {ours}: run the same program with the same settings everywhere"
-    )]
+    #[error("it runs the plan {theirs}, this process the plan {ours}: run the same program with the same settings everywhere")]
     Plan {
         /// The connector's.
         theirs: String,
@@ -135,16 +117,9 @@ pub struct Expected {
 }
 
 /// Whether a connector that has proven itself is welcome; `index_is_expected` is asked last.
-pub fn decide(
-    hello: &Hello,
-    expected: &Expected,
-    index_is_expected: impl FnOnce(u64) -> bool,
-) -> Result<(), Refusal> {
+pub fn decide(hello: &Hello, expected: &Expected, index_is_expected: impl FnOnce(u64) -> bool) -> Result<(), Refusal> {
     if hello.protocol != PROTOCOL {
-        return Err(Refusal::Protocol {
-            theirs: hello.protocol,
-            ours: PROTOCOL,
-        });
+        return Err(Refusal::Protocol { theirs: hello.protocol, ours: PROTOCOL });
     }
     if hello.purpose != expected.purpose {
         return Err(Refusal::Purpose(hello.purpose));
@@ -157,10 +132,7 @@ pub fn decide(
         return Err(Refusal::NewerGeneration { theirs, current });
     }
     if hello.plan_hash != expected.plan_hash {
-        return Err(Refusal::Plan {
-            theirs: hello.plan_hash.clone(),
-            ours: expected.plan_hash.clone(),
-        });
+        return Err(Refusal::Plan { theirs: hello.plan_hash.clone(), ours: expected.plan_hash.clone() });
     }
     if !index_is_expected(hello.index) {
         return Err(Refusal::Index(hello.index));
@@ -183,30 +155,16 @@ pub enum HandshakeError {
 }
 
 /// The connecting end. On success the stream has no deadlines and is tuned with `timeout`.
-pub fn connect(
-    stream: &TcpStream,
-    secret: &Secret,
-    hello: &Hello,
-    timeout: Duration,
-) -> Result<(), HandshakeError> {
+pub fn connect(stream: &TcpStream, secret: &Secret, hello: &Hello, timeout: Duration) -> Result<(), HandshakeError> {
     let deadline = Instant::now() + DEADLINE;
     tune(stream, timeout)?;
     let hello = serde_json::to_vec(hello).map_err(io::Error::from)?;
     write_bytes(stream, &hello, deadline)?;
     let challenge: Challenge = read(stream, UNPROVEN_LIMIT, deadline)?;
-    if !secret.verify(
-        Side::Listener,
-        &hello,
-        challenge.nonce.as_bytes(),
-        &challenge.proof,
-    ) {
+    if !secret.verify(Side::Listener, &hello, challenge.nonce.as_bytes(), &challenge.proof) {
         return Err(HandshakeError::Impostor);
     }
-    write(
-        stream,
-        &secret.prove(Side::Connector, &hello, challenge.nonce.as_bytes()),
-        deadline,
-    )?;
+    write(stream, &secret.prove(Side::Connector, &hello, challenge.nonce.as_bytes()), deadline)?;
     let answer: Result<(), Refusal> = read(stream, UNPROVEN_LIMIT, deadline)?;
     answer?;
     free(stream)?;
@@ -226,21 +184,10 @@ pub fn accept(
     let hello: Hello = serde_json::from_slice(&bytes).map_err(io::Error::from)?;
     let nonce = nonce();
     let proof = secret.prove(Side::Listener, &bytes, nonce.as_bytes());
-    write(
-        stream,
-        &Challenge {
-            nonce: nonce.clone(),
-            proof,
-        },
-        deadline,
-    )?;
+    write(stream, &Challenge { nonce: nonce.clone(), proof }, deadline)?;
     let proof: String = read(stream, UNPROVEN_LIMIT, deadline)?;
     let proven = secret.verify(Side::Connector, &bytes, nonce.as_bytes(), &proof);
-    let answer = if proven {
-        decide(&hello)
-    } else {
-        Err(Refusal::Secret)
-    };
+    let answer = if proven { decide(&hello) } else { Err(Refusal::Secret) };
     write(stream, &answer, deadline)?;
     answer?;
     free(stream)?;
@@ -261,11 +208,7 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(10);
 
     fn expected() -> Expected {
-        Expected {
-            purpose: Purpose::Data,
-            generation: 5,
-            plan_hash: "p".into(),
-        }
+        Expected { purpose: Purpose::Data, generation: 5, plan_hash: "p".into() }
     }
 
     fn hello() -> Hello {
@@ -276,75 +219,20 @@ mod tests {
     fn only_the_expected_peer_is_welcome() {
         let refusal = |hello: Hello| decide(&hello, &expected(), |index| index == 1).unwrap_err();
         assert_eq!(decide(&hello(), &expected(), |index| index == 1), Ok(()));
-        assert_eq!(
-            refusal(Hello {
-                generation: 4,
-                ..hello()
-            }),
-            Refusal::StaleGeneration {
-                theirs: 4,
-                current: 5
-            }
-        );
-        assert_eq!(
-            refusal(Hello {
-                generation: 6,
-                ..hello()
-            }),
-            Refusal::NewerGeneration {
-                theirs: 6,
-                current: 5
-            }
-        );
-        assert!(matches!(
-            refusal(Hello {
-                plan_hash: "q".into(),
-                ..hello()
-            }),
-            Refusal::Plan { .. }
-        ));
-        assert_eq!(
-            refusal(Hello {
-                index: 2,
-                ..hello()
-            }),
-            Refusal::Index(2)
-        );
-        assert_eq!(
-            refusal(Hello {
-                purpose: Purpose::Control,
-                ..hello()
-            }),
-            Refusal::Purpose(Purpose::Control)
-        );
-        assert!(matches!(
-            refusal(Hello {
-                protocol: 99,
-                ..hello()
-            }),
-            Refusal::Protocol { .. }
-        ));
+        assert_eq!(refusal(Hello { generation: 4, ..hello() }), Refusal::StaleGeneration { theirs: 4, current: 5 });
+        assert_eq!(refusal(Hello { generation: 6, ..hello() }), Refusal::NewerGeneration { theirs: 6, current: 5 });
+        assert!(matches!(refusal(Hello { plan_hash: "q".into(), ..hello() }), Refusal::Plan { .. }));
+        assert_eq!(refusal(Hello { index: 2, ..hello() }), Refusal::Index(2));
+        assert_eq!(refusal(Hello { purpose: Purpose::Control, ..hello() }), Refusal::Purpose(Purpose::Control));
+        assert!(matches!(refusal(Hello { protocol: 99, ..hello() }), Refusal::Protocol { .. }));
     }
 
-    fn shake(
-        ours: Secret,
-        theirs: Secret,
-        hello: Hello,
-    ) -> (Result<(), HandshakeError>, Result<Hello, HandshakeError>) {
+    fn shake(ours: Secret, theirs: Secret, hello: Hello) -> (Result<(), HandshakeError>, Result<Hello, HandshakeError>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let connector = std::thread::spawn(move || {
-            connect(
-                &TcpStream::connect(address).unwrap(),
-                &theirs,
-                &hello,
-                TIMEOUT,
-            )
-        });
+        let connector = std::thread::spawn(move || connect(&TcpStream::connect(address).unwrap(), &theirs, &hello, TIMEOUT));
         let stream = listener.accept().unwrap().0;
-        let accepted = accept(&stream, &ours, TIMEOUT, |hello| {
-            decide(hello, &expected(), |_| true)
-        });
+        let accepted = accept(&stream, &ours, TIMEOUT, |hello| decide(hello, &expected(), |_| true));
         drop(stream);
         (connector.join().unwrap(), accepted)
     }
@@ -359,10 +247,7 @@ mod tests {
     #[test]
     fn without_the_secret_neither_end_goes_on() {
         let (connected, accepted) = shake(Secret::new(b"s"), Secret::new(b"other"), hello());
-        assert!(
-            matches!(connected, Err(HandshakeError::Impostor)),
-            "the connector tells it first"
-        );
+        assert!(matches!(connected, Err(HandshakeError::Impostor)), "the connector tells it first");
         assert!(accepted.is_err());
     }
 
@@ -380,23 +265,13 @@ mod tests {
         });
         let stream = listener.accept().unwrap().0;
         let accepted = accept(&stream, &Secret::new(b"s"), TIMEOUT, |_| Ok(()));
-        assert!(matches!(
-            accepted,
-            Err(HandshakeError::Refused(Refusal::Secret))
-        ));
+        assert!(matches!(accepted, Err(HandshakeError::Refused(Refusal::Secret))));
         assert_eq!(connector.join().unwrap(), Err(Refusal::Secret));
     }
 
     #[test]
     fn a_stale_process_learns_the_current_generation() {
-        let (connected, _) = shake(
-            Secret::new(b"s"),
-            Secret::new(b"s"),
-            Hello {
-                generation: 3,
-                ..hello()
-            },
-        );
+        let (connected, _) = shake(Secret::new(b"s"), Secret::new(b"s"), Hello { generation: 3, ..hello() });
         let text = connected.unwrap_err().to_string();
         assert!(text.contains("current generation is 5"), "{text}");
     }

@@ -32,18 +32,12 @@ pub(crate) const WORKER_OF: &str = "SEMEL_WORKER_OF";
 
 /// Whether this process was started by a supervisor. (A program that a worker starts inherits the variable but has another parent.)
 pub(crate) fn is_worker() -> bool {
-    let supervisor = std::env::var(WORKER_OF)
-        .ok()
-        .and_then(|pid| pid.parse::<i32>().ok());
-    supervisor
-        .is_some_and(|pid| getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == pid))
+    let supervisor = std::env::var(WORKER_OF).ok().and_then(|pid| pid.parse::<i32>().ok());
+    supervisor.is_some_and(|pid| getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == pid))
 }
 
 /// From the first line to the last of a worker process.
-pub(crate) fn main<E: Display>(
-    build: impl FnOnce(&Settings) -> Result<Job, E>,
-    settings: &mut Settings,
-) -> ExitCode {
+pub(crate) fn main<E: Display>(build: impl FnOnce(&Settings) -> Result<Job, E>, settings: &mut Settings) -> ExitCode {
     // The supervisor may have died before this call took effect; then the pipe is closed or the control link refused.
     _ = set_parent_process_death_signal(Some(Signal::KILL));
     if !is_worker() {
@@ -99,35 +93,19 @@ fn retryable(what: &str) -> impl FnOnce(std::io::Error) -> Failure {
     move |e| Failure::Retryable(format!("{what}: {e}"))
 }
 
-fn prepare<E: Display>(
-    build: impl FnOnce(&Settings) -> Result<Job, E>,
-    settings: &mut Settings,
-) -> Result<Worker, Failure> {
+fn prepare<E: Display>(build: impl FnOnce(&Settings) -> Result<Job, E>, settings: &mut Settings) -> Result<Worker, Failure> {
     let mut line = String::new();
-    std::io::stdin()
-        .lock()
-        .read_line(&mut line)
-        .map_err(retryable("the pipe from the supervisor"))?;
-    let bootstrap: Bootstrap = serde_json::from_str(&line)
-        .map_err(|e| Failure::Retryable(format!("the pipe from the supervisor: {e}")))?;
+    std::io::stdin().lock().read_line(&mut line).map_err(retryable("the pipe from the supervisor"))?;
+    let bootstrap: Bootstrap = serde_json::from_str(&line).map_err(|e| Failure::Retryable(format!("the pipe from the supervisor: {e}")))?;
     drop(line);
-    let secret = Secret::from_hex(&bootstrap.secret)
-        .ok_or_else(|| Failure::Fatal("the supervisor sent no secret".into()))?;
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("io")
-        .enable_all()
-        .build()
-        .map_err(retryable("starting threads"))?;
+    let secret = Secret::from_hex(&bootstrap.secret).ok_or_else(|| Failure::Fatal("the supervisor sent no secret".into()))?;
+    let runtime =
+        Builder::new_multi_thread().worker_threads(2).thread_name("io").enable_all().build().map_err(retryable("starting threads"))?;
     {
         // The supervisor decides what a signal means; service managers and terminals send it to all processes. Registered once,
         // a handler replaces the default action for the life of the process.
         let _inside = runtime.enter();
-        for kind in [
-            SignalKind::terminate(),
-            SignalKind::interrupt(),
-            SignalKind::hangup(),
-        ] {
+        for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()] {
             drop(signal(kind).map_err(retryable("signals"))?);
         }
     }
@@ -135,65 +113,34 @@ fn prepare<E: Display>(
     let job = build(settings).map_err(|e| Failure::Fatal(format!("building the job: {e}")))?;
     crate::cli::with_defaults(settings, &job).map_err(|e| Failure::Fatal(e.to_string()))?;
     logging::start(settings);
-    let store = settings
-        .checkpoint_dir()
-        .map_err(|e| Failure::Fatal(e.to_string()))?;
+    let store = settings.checkpoint_dir().map_err(|e| Failure::Fatal(e.to_string()))?;
     let store = open_store(store).map_err(|e| Failure::Fatal(e.to_string()))?;
-    let bind = settings
-        .text("semel.cluster.bind-address")
-        .and_then(|a| a.parse().ok());
-    let bind = bind
-        .ok_or_else(|| Failure::Fatal("semel.cluster.bind-address is not an IP address".into()))?;
+    let bind = settings.text("semel.cluster.bind-address").and_then(|a| a.parse().ok());
+    let bind = bind.ok_or_else(|| Failure::Fatal("semel.cluster.bind-address is not an IP address".into()))?;
     let listener = DataListener::bind(bind).map_err(retryable("listening for other workers"))?;
 
-    let timing = Timing {
-        interval: settings.duration("heartbeat.interval"),
-        timeout: settings.duration("heartbeat.timeout"),
-    };
-    let stream = TcpStream::connect_timeout(&bootstrap.supervisor, timing.timeout)
-        .map_err(retryable("connecting to the supervisor"))?;
+    let timing = Timing { interval: settings.duration("heartbeat.interval"), timeout: settings.duration("heartbeat.timeout") };
+    let stream = TcpStream::connect_timeout(&bootstrap.supervisor, timing.timeout).map_err(retryable("connecting to the supervisor"))?;
     let hello = Hello::new(Purpose::Control, 0, job.graph.hash(), bootstrap.launch);
-    connect(&stream, &secret, &hello, timing.timeout)
-        .map_err(|e| Failure::Retryable(format!("the supervisor: {e}")))?;
-    let control = Arc::new(Control {
-        stream,
-        sending: Mutex::new(()),
-        timeout: timing.timeout,
-    });
+    connect(&stream, &secret, &hello, timing.timeout).map_err(|e| Failure::Retryable(format!("the supervisor: {e}")))?;
+    let control = Arc::new(Control { stream, sending: Mutex::new(()), timeout: timing.timeout });
     let status = Arc::new(Status::default());
     let (assign, assigned) = sync_channel(1);
     spawn("control-read", {
         let (control, status) = (control.clone(), status.clone());
         move || listen(&control, &status, &assign)
     })?;
-    control.send(&FromWorker::Ready {
-        data: listener.address(),
-    });
+    control.send(&FromWorker::Ready { data: listener.address() });
     spawn("heartbeat", {
         let (control, status) = (control.clone(), status.clone());
         move || beat(&control, &status, metrics.as_ref(), timing.interval)
     })?;
     let start_timeout = settings.duration("semel.start-timeout");
-    Ok(Worker {
-        job,
-        store,
-        secret,
-        timing,
-        start_timeout,
-        listener,
-        control,
-        assigned,
-        status,
-        runtime,
-    })
+    Ok(Worker { job, store, secret, timing, start_timeout, listener, control, assigned, status, runtime })
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(run)
-        .map(drop)
-        .map_err(retryable("starting threads"))
+    std::thread::Builder::new().name(name.into()).spawn(run).map(drop).map_err(retryable("starting threads"))
 }
 
 impl Worker {
@@ -223,12 +170,8 @@ impl Worker {
             Err(error) => fail(Failure::Retryable(error.to_string())),
         };
         self.control.send(&FromWorker::Running);
-        let context = JobContext {
-            assignment: *assignment,
-            store: self.store,
-            runtime: self.runtime.handle().clone(),
-            status: self.status,
-        };
+        let context =
+            JobContext { assignment: *assignment, store: self.store, runtime: self.runtime.handle().clone(), status: self.status };
         if let Err(failure) = run_worker(Arc::new(self.job.graph), Arc::new(context), sockets) {
             fail(failure);
         }
@@ -240,11 +183,7 @@ impl Worker {
 }
 
 /// Ends the process when the supervisor is gone or silent.
-fn listen(
-    control: &Control,
-    status: &Status,
-    assign: &SyncSender<(Box<Assignment>, Vec<SocketAddr>)>,
-) {
+fn listen(control: &Control, status: &Status, assign: &SyncSender<(Box<Assignment>, Vec<SocketAddr>)>) {
     loop {
         match read::<ToWorker>(&control.stream, LIMIT, Instant::now() + control.timeout) {
             Ok(ToWorker::Assign { assignment, peers }) => _ = assign.try_send((assignment, peers)),
@@ -262,22 +201,14 @@ fn listen(
     }
 }
 
-fn beat(
-    control: &Control,
-    status: &Status,
-    metrics: Option<&PrometheusHandle>,
-    interval: Duration,
-) {
+fn beat(control: &Control, status: &Status, metrics: Option<&PrometheusHandle>, interval: Duration) {
     let mut told = Instant::now();
     loop {
-        let text = (told.elapsed() >= Duration::from_secs(1))
-            .then_some(())
-            .and(metrics)
-            .map(|metrics| {
-                told = Instant::now();
-                metrics.run_upkeep();
-                metrics.render()
-            });
+        let text = (told.elapsed() >= Duration::from_secs(1)).then_some(()).and(metrics).map(|metrics| {
+            told = Instant::now();
+            metrics.run_upkeep();
+            metrics.render()
+        });
         let heartbeat = Heartbeat {
             stalled_ms: status.stalled_for().as_millis() as u64,
             rows_in: status.rows_in.load(Relaxed),

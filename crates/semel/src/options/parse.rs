@@ -33,9 +33,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
 
 fn split(text: &str) -> Option<(u64, &str)> {
     let text = text.trim();
-    let end = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     Some((number.parse().ok()?, unit.trim()))
 }
@@ -46,19 +44,8 @@ mod tests {
 
     #[test]
     fn durations_as_flink_writes_them() {
-        for (text, ms) in [
-            ("10s", 10_000),
-            ("500 ms", 500),
-            ("1 min", 60_000),
-            ("2h", 7_200_000),
-            ("1 d", 86_400_000),
-            ("250", 250),
-        ] {
-            assert_eq!(
-                parse_duration(text),
-                Some(Duration::from_millis(ms)),
-                "{text}"
-            );
+        for (text, ms) in [("10s", 10_000), ("500 ms", 500), ("1 min", 60_000), ("2h", 7_200_000), ("1 d", 86_400_000), ("250", 250)] {
+            assert_eq!(parse_duration(text), Some(Duration::from_millis(ms)), "{text}");
         }
         assert_eq!(parse_duration("5 us"), Some(Duration::from_micros(5)));
         for text in ["", "s", "-1s", "1.5s", "10 parsecs", "99999999999999 d"] {
@@ -68,12 +55,7 @@ mod tests {
 
     #[test]
     fn sizes_as_flink_writes_them() {
-        for (text, bytes) in [
-            ("100", 100),
-            ("8mb", 8 << 20),
-            ("64 kb", 64 << 10),
-            ("1 gib", 1 << 30),
-        ] {
+        for (text, bytes) in [("100", 100), ("8mb", 8 << 20), ("64 kb", 64 << 10), ("1 gib", 1 << 30)] {
             assert_eq!(parse_size(text), Some(bytes), "{text}");
         }
         for text in ["", "mb", "1 zb", "99999999999 tb"] {

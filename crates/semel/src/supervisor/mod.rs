@@ -67,11 +67,7 @@ impl Signals {
 ///
 /// # Errors
 /// A failure that no restart may mend, the last one that the restart strategy allowed, or another supervisor's takeover.
-pub async fn run(
-    job: &Job,
-    settings: &Settings,
-    recorder: Option<PrometheusHandle>,
-) -> Result<Ended, Failure> {
+pub async fn run(job: &Job, settings: &Settings, recorder: Option<PrometheusHandle>) -> Result<Ended, Failure> {
     let fatal = |e: OptionError| Failure::Fatal(e.to_string());
     job.graph.check()?;
     let url = settings.checkpoint_dir().map_err(fatal)?;
@@ -83,36 +79,19 @@ pub async fn run(
     let (processes, threads) = settings.layout().map_err(fatal)?;
     let restarts = Restarts::new(RestartStrategy::from_settings(settings).map_err(fatal)?);
     let store = open_store(url).map_err(|e| Failure::Fatal(format!("checkpoint folder: {e}")))?;
-    let timing = Timing {
-        interval: settings.duration("heartbeat.interval"),
-        timeout: settings.duration("heartbeat.timeout"),
-    };
+    let timing = Timing { interval: settings.duration("heartbeat.interval"), timeout: settings.duration("heartbeat.timeout") };
     if timing.interval >= timing.timeout {
         return Err(Failure::Fatal(format!(
             "heartbeat.interval ({:?}) must be shorter than heartbeat.timeout ({:?})",
             timing.interval, timing.timeout
         )));
     }
-    let bind = settings
-        .text("semel.cluster.bind-address")
-        .unwrap_or_default();
-    let bind: IpAddr = bind.parse().map_err(|_| {
-        Failure::Fatal(format!(
-            "semel.cluster.bind-address = {bind:?}: an IP address is needed"
-        ))
-    })?;
+    let bind = settings.text("semel.cluster.bind-address").unwrap_or_default();
+    let bind: IpAddr =
+        bind.parse().map_err(|_| Failure::Fatal(format!("semel.cluster.bind-address = {bind:?}: an IP address is needed")))?;
     let signals = |kind| signal(kind).map_err(|e| Failure::Retryable(format!("signals: {e}")));
-    let signals = Signals {
-        terminate: signals(SignalKind::terminate())?,
-        interrupt: signals(SignalKind::interrupt())?,
-    };
-    let team = Processes::new(
-        bind,
-        Secret::from_environment(),
-        job.graph.hash(),
-        timing,
-        settings.duration("semel.start-timeout"),
-    )?;
+    let signals = Signals { terminate: signals(SignalKind::terminate())?, interrupt: signals(SignalKind::interrupt())? };
+    let team = Processes::new(bind, Secret::from_environment(), job.graph.hash(), timing, settings.duration("semel.start-timeout"))?;
     let page = Page::new(recorder);
     let generation = Cell::new(None);
     let served = page.clone().serve(settings);
@@ -182,10 +161,7 @@ impl Supervisor<'_> {
 
     /// One generation, from its start to its end.
     async fn generation(&mut self) -> End {
-        let failed = |failure| End::Failed {
-            failure,
-            ran_for: Duration::ZERO,
-        };
+        let failed = |failure| End::Failed { failure, ran_for: Duration::ZERO };
         if let Err(failure) = self.team.launch(self.processes) {
             return failed(failure);
         }
@@ -245,9 +221,7 @@ impl Supervisor<'_> {
                 let since = self.failed_at.take().unwrap_or(self.began);
                 info!(
                     ms = since.elapsed().as_secs_f64() * 1e3,
-                    "generation {generation} is running: {} processes, {} threads each",
-                    self.processes,
-                    self.threads
+                    "generation {generation} is running: {} processes, {} threads each", self.processes, self.threads
                 );
                 metrics::gauge!("restartingTime").set(since.elapsed().as_millis() as f64);
             }
@@ -256,16 +230,12 @@ impl Supervisor<'_> {
                     self.page.worker(index, text);
                 }
             }
-            metrics::gauge!("uptime")
-                .set(running.map_or(0.0, |at| at.elapsed().as_millis() as f64));
+            metrics::gauge!("uptime").set(running.map_or(0.0, |at| at.elapsed().as_millis() as f64));
             if self.team.any_finished() {
                 return End::Ended(self.farewell().await);
             }
             if let Some(failure) = self.team.failure() {
-                return End::Failed {
-                    failure,
-                    ran_for: running.map(|at| at.elapsed()).unwrap_or_default(),
-                };
+                return End::Failed { failure, ran_for: running.map(|at| at.elapsed()).unwrap_or_default() };
             }
             if let Some(asked) = self.stop {
                 if !told_to_stop {
@@ -277,10 +247,7 @@ impl Supervisor<'_> {
                     let failure = Failure::Retryable(format!(
                         "no final checkpoint within semel.shutdown-timeout = {limit:?}; the next start goes on from the newest one"
                     ));
-                    return End::Failed {
-                        failure,
-                        ran_for: Duration::ZERO,
-                    };
+                    return End::Failed { failure, ran_for: Duration::ZERO };
                 }
             }
             tokio::select! {
@@ -302,38 +269,25 @@ impl Supervisor<'_> {
         while !self.team.all_exited() && Instant::now() < until {
             self.team.step().await;
         }
-        if self.stop.is_some() {
-            Ended::Stopped
-        } else {
-            Ended::Finished
-        }
+        if self.stop.is_some() { Ended::Stopped } else { Ended::Finished }
     }
 
     /// After a failure: ends the generation's processes, launches the next ones, and waits as the strategy says.
-    async fn pause_or_give_up(
-        &mut self,
-        mut failure: Failure,
-        ran_for: Duration,
-    ) -> Result<(), Failure> {
+    async fn pause_or_give_up(&mut self, mut failure: Failure, ran_for: Duration) -> Result<(), Failure> {
         let failed = Instant::now();
         while failed.elapsed() < GATHER && !self.team.all_exited() {
             self.team.step().await;
         }
-        failure = verdict::worst([failure].into_iter().chain(self.team.failure()))
-            .unwrap_or_else(|| Failure::Retryable("unknown".into()));
+        failure = verdict::worst([failure].into_iter().chain(self.team.failure())).unwrap_or_else(|| Failure::Retryable("unknown".into()));
         self.team.kill();
         if let Some(own) = self.generation.get() {
             // What a successor does to this generation may look like anything; being replaced explains it.
-            match tokio::time::timeout(Duration::from_secs(10), not_replaced(&self.store, own))
-                .await
-            {
+            match tokio::time::timeout(Duration::from_secs(10), not_replaced(&self.store, own)).await {
                 Ok(Err(fenced @ Failure::Fenced(_))) => return Err(fenced),
                 Ok(Err(other)) => warn!("after a failure: {other}"),
                 Ok(Ok(())) => {
                     if let Failure::Fenced(why) = failure {
-                        failure = Failure::Retryable(format!(
-                            "{why} (yet no other start is in the journal)"
-                        ));
+                        failure = Failure::Retryable(format!("{why} (yet no other start is in the journal)"));
                     }
                 }
                 Err(_) => warn!("after a failure: the journal could not be read within 10 s"),
@@ -342,15 +296,10 @@ impl Supervisor<'_> {
         if !matches!(failure, Failure::Retryable(_)) {
             return Err(failure);
         }
-        if self.stop.is_some_and(|asked| {
-            asked.elapsed() >= self.settings.duration("semel.shutdown-timeout")
-        }) {
+        if self.stop.is_some_and(|asked| asked.elapsed() >= self.settings.duration("semel.shutdown-timeout")) {
             return Err(failure);
         }
-        let pause = match self
-            .restarts
-            .failed(Instant::now(), ran_for, rand::random())
-        {
+        let pause = match self.restarts.failed(Instant::now(), ran_for, rand::random()) {
             Decision::Restart(pause) => pause,
             Decision::GiveUp(why) => {
                 return Err(failure.within(format!("the job fails: {why}; its last failure")));

@@ -27,10 +27,7 @@ struct State {
 
 impl Page {
     pub fn new(own: Option<PrometheusHandle>) -> Page {
-        Page {
-            own,
-            state: Arc::default(),
-        }
+        Page { own, state: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -48,19 +45,9 @@ impl Page {
     }
 
     fn metrics(&self) -> String {
-        let own = self
-            .own
-            .as_ref()
-            .map(PrometheusHandle::render)
-            .unwrap_or_default();
+        let own = self.own.as_ref().map(PrometheusHandle::render).unwrap_or_default();
         let state = self.state();
-        merge(
-            &own,
-            state
-                .workers
-                .iter()
-                .map(|(index, text)| (*index, text.as_str())),
-        )
+        merge(&own, state.workers.iter().map(|(index, text)| (*index, text.as_str())))
     }
 
     /// Serves the page until the process ends.
@@ -68,42 +55,22 @@ impl Page {
         if !settings.flag("metrics.enabled") {
             return Ok(());
         }
-        let (address, port) = (
-            settings.text("metrics.bind-address").unwrap_or_default(),
-            settings.number("metrics.port") as u16,
-        );
-        let ip: IpAddr = address.parse().map_err(|_| {
-            Failure::Fatal(format!(
-                "metrics.bind-address = {address:?}: an IP address is needed"
-            ))
-        })?;
-        let listener = TcpListener::bind((ip, port)).await.map_err(|e| {
-            Failure::Fatal(format!(
-                "metrics.port = {port} at {ip}: {e}; choose another one, or 0 for a free one"
-            ))
-        })?;
+        let (address, port) = (settings.text("metrics.bind-address").unwrap_or_default(), settings.number("metrics.port") as u16);
+        let ip: IpAddr =
+            address.parse().map_err(|_| Failure::Fatal(format!("metrics.bind-address = {address:?}: an IP address is needed")))?;
+        let listener = TcpListener::bind((ip, port))
+            .await
+            .map_err(|e| Failure::Fatal(format!("metrics.port = {port} at {ip}: {e}; choose another one, or 0 for a free one")))?;
         if let Ok(at) = listener.local_addr() {
             info!("metrics at http://{at}/metrics");
         }
         let health = self.clone();
         let router = Router::new()
-            .route(
-                "/metrics",
-                get(move || async move {
-                    (
-                        [("content-type", "text/plain; version=0.0.4")],
-                        self.metrics(),
-                    )
-                }),
-            )
+            .route("/metrics", get(move || async move { ([("content-type", "text/plain; version=0.0.4")], self.metrics()) }))
             .route(
                 "/health",
                 get(move || async move {
-                    if health.state().running {
-                        (StatusCode::OK, "running\n")
-                    } else {
-                        (StatusCode::SERVICE_UNAVAILABLE, "starting\n")
-                    }
+                    if health.state().running { (StatusCode::OK, "running\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "starting\n") }
                 }),
             );
         tokio::spawn(async move {

@@ -69,13 +69,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    pub fn new(
-        bind: IpAddr,
-        secret: Secret,
-        plan_hash: String,
-        timing: Timing,
-        start_timeout: Duration,
-    ) -> Result<Processes, Failure> {
+    pub fn new(bind: IpAddr, secret: Secret, plan_hash: String, timing: Timing, start_timeout: Duration) -> Result<Processes, Failure> {
         let (events, control) = unbounded_channel();
         let (tell_exit, exits) = unbounded_channel();
         let server = ControlServer::start(bind, secret.clone(), plan_hash, timing, events)
@@ -103,18 +97,13 @@ impl Processes {
             let launch = self.next_launch;
             self.next_launch += 1;
             self.server.expect(launch);
-            let child = self
-                .spawn(launch)
-                .map_err(|e| Failure::Retryable(format!("starting a worker process: {e}")))?;
+            let child = self.spawn(launch).map_err(|e| Failure::Retryable(format!("starting a worker process: {e}")))?;
             let pid = child.id().unwrap_or_default();
             debug!(launch, pid, "worker process launched");
             let (kill, killed) = oneshot::channel();
             tokio::spawn(attend(child, launch, killed, self.tell_exit.clone()));
             let now = Instant::now();
-            let signs = Signs {
-                heard: now,
-                stalled: Duration::ZERO,
-            };
+            let signs = Signs { heard: now, stalled: Duration::ZERO };
             self.team.push(Process {
                 launch,
                 pid,
@@ -139,19 +128,9 @@ impl Processes {
         if let Some(name) = arguments.next() {
             std::os::unix::process::CommandExt::arg0(&mut command, name);
         }
-        command
-            .args(arguments)
-            .env(WORKER_OF, std::process::id().to_string())
-            .env_remove(crate::cluster::auth::SECRET_VARIABLE);
-        let mut child = Command::from(command)
-            .stdin(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
-        let bootstrap = Bootstrap {
-            secret: self.secret.to_hex(),
-            supervisor: self.server.address(),
-            launch,
-        };
+        command.args(arguments).env(WORKER_OF, std::process::id().to_string()).env_remove(crate::cluster::auth::SECRET_VARIABLE);
+        let mut child = Command::from(command).stdin(Stdio::piped()).kill_on_drop(true).spawn()?;
+        let bootstrap = Bootstrap { secret: self.secret.to_hex(), supervisor: self.server.address(), launch };
         let mut line = serde_json::to_vec(&bootstrap)?;
         line.push(b'\n');
         if let Some(mut pipe) = child.stdin.take() {
@@ -163,8 +142,7 @@ impl Processes {
 
     /// Waits until something has happened, or it is time to look after everybody.
     pub async fn step(&mut self) {
-        let pause =
-            (self.timing.timeout / 10).clamp(Duration::from_millis(5), Duration::from_millis(200));
+        let pause = (self.timing.timeout / 10).clamp(Duration::from_millis(5), Duration::from_millis(200));
         tokio::select! {
             Some((launch, event)) = self.control.recv() => self.heard(launch, event),
             Some((launch, status)) = self.exits.recv() => self.exited(launch, status),
@@ -177,12 +155,7 @@ impl Processes {
     }
 
     fn heard(&mut self, launch: u64, event: ControlEvent) {
-        let Some((index, process)) = self
-            .team
-            .iter_mut()
-            .enumerate()
-            .find(|(_, p)| p.launch == launch)
-        else {
+        let Some((index, process)) = self.team.iter_mut().enumerate().find(|(_, p)| p.launch == launch) else {
             return;
         };
         let who = format!("worker process {index} (pid {})", process.pid);
@@ -215,12 +188,7 @@ impl Processes {
         if self.dying.remove(&launch) {
             return;
         }
-        let Some((index, process)) = self
-            .team
-            .iter_mut()
-            .enumerate()
-            .find(|(_, p)| p.launch == launch)
-        else {
+        let Some((index, process)) = self.team.iter_mut().enumerate().find(|(_, p)| p.launch == launch) else {
             return;
         };
         process.kill = None;
@@ -243,13 +211,12 @@ impl Processes {
             return;
         }
         let failure = match status {
-            Ok(status) => verdict::of_exit(*status).unwrap_or_else(|| {
-                Failure::Retryable("it ended with code 0 before the job had ended".into())
-            }),
+            Ok(status) => {
+                verdict::of_exit(*status).unwrap_or_else(|| Failure::Retryable("it ended with code 0 before the job had ended".into()))
+            }
             Err(e) => Failure::Retryable(e.clone()),
         };
-        self.failures
-            .push(failure.within(format!("worker process {index} (pid {})", process.pid)));
+        self.failures.push(failure.within(format!("worker process {index} (pid {})", process.pid)));
     }
 
     fn look(&mut self, now: Instant, expected: Duration) {
@@ -261,36 +228,23 @@ impl Processes {
             return;
         }
         for index in 0..self.team.len() {
-            if self.team[index]
-                .exited
-                .as_ref()
-                .is_some_and(|(at, _)| now >= *at + LEAVE)
-            {
+            if self.team[index].exited.as_ref().is_some_and(|(at, _)| now >= *at + LEAVE) {
                 self.conclude(index);
             }
         }
         for (index, process) in self.team.iter_mut().enumerate() {
             let reason = match process.stage {
                 _ if process.explained || process.finished || process.exited.is_some() => None,
-                _ if process.closed.is_some_and(|at| now >= at + LEAVE) => {
-                    Some("it closed its control link and did not end".to_owned())
-                }
-                Stage::Launched => (now >= process.launched + self.start_timeout).then(|| {
-                    format!(
-                        "it was not ready within semel.start-timeout = {:?}",
-                        self.start_timeout
-                    )
-                }),
+                _ if process.closed.is_some_and(|at| now >= at + LEAVE) => Some("it closed its control link and did not end".to_owned()),
+                Stage::Launched => (now >= process.launched + self.start_timeout)
+                    .then(|| format!("it was not ready within semel.start-timeout = {:?}", self.start_timeout)),
                 _ => verdict::hung(&process.signs, now, self.timing.timeout),
             };
             if let Some(reason) = reason {
                 warn!(index, pid = process.pid, "{reason}: worker process killed");
                 process.explained = true;
                 process.kill = None;
-                self.failures.push(Failure::Retryable(format!(
-                    "worker process {index} (pid {}): {reason}",
-                    process.pid
-                )));
+                self.failures.push(Failure::Retryable(format!("worker process {index} (pid {}): {reason}", process.pid)));
             }
         }
     }
@@ -327,10 +281,7 @@ impl Processes {
         for (index, process) in self.team.iter_mut().enumerate() {
             if let Some(link) = &process.link {
                 link.send(ToWorker::Assign {
-                    assignment: Box::new(Assignment {
-                        process: index,
-                        ..assignment.clone()
-                    }),
+                    assignment: Box::new(Assignment { process: index, ..assignment.clone() }),
                     peers: peers.clone(),
                 });
             }
@@ -340,10 +291,7 @@ impl Processes {
 
     /// Asks for a final checkpoint.
     pub fn stop(&self) {
-        self.team
-            .iter()
-            .filter_map(|p| p.link.as_ref())
-            .for_each(|link| link.send(ToWorker::Stop));
+        self.team.iter().filter_map(|p| p.link.as_ref()).for_each(|link| link.send(ToWorker::Stop));
     }
 
     /// Heartbeats that came since the last call, with the index of the process.
@@ -353,9 +301,7 @@ impl Processes {
 
     /// Kills all; what becomes of them is not waited for: their generation is fenced.
     pub fn kill(&mut self) {
-        let old = std::mem::take(&mut self.team)
-            .into_iter()
-            .filter(|p| p.exited.is_none());
+        let old = std::mem::take(&mut self.team).into_iter().filter(|p| p.exited.is_none());
         self.dying.extend(old.map(|p| p.launch)); // Dropping `kill` kills.
         self.failures.clear();
         self.heartbeats.clear();
@@ -371,12 +317,7 @@ impl Processes {
 }
 
 /// Waits for the end of a child; ends it when asked to.
-async fn attend(
-    mut child: Child,
-    launch: u64,
-    killed: oneshot::Receiver<()>,
-    tell: UnboundedSender<(u64, std::io::Result<ExitStatus>)>,
-) {
+async fn attend(mut child: Child, launch: u64, killed: oneshot::Receiver<()>, tell: UnboundedSender<(u64, std::io::Result<ExitStatus>)>) {
     let status = tokio::select! {
         status = child.wait() => status,
         _ = killed => {

@@ -56,9 +56,7 @@ impl RestartStrategy {
                 delay: settings.duration("restart-strategy.fixed-delay.delay"),
             },
             Some("failure-rate") => RestartStrategy::FailureRate {
-                max_failures: settings
-                    .number("restart-strategy.failure-rate.max-failures-per-interval")
-                    as usize,
+                max_failures: settings.number("restart-strategy.failure-rate.max-failures-per-interval") as usize,
                 interval: settings.duration("restart-strategy.failure-rate.failure-rate-interval"),
                 delay: settings.duration("restart-strategy.failure-rate.delay"),
             },
@@ -87,8 +85,7 @@ impl RestartStrategy {
     pub fn longest_pause(&self) -> Duration {
         match self {
             RestartStrategy::None => Duration::ZERO,
-            RestartStrategy::FixedDelay { delay, .. }
-            | RestartStrategy::FailureRate { delay, .. } => *delay,
+            RestartStrategy::FixedDelay { delay, .. } | RestartStrategy::FailureRate { delay, .. } => *delay,
             RestartStrategy::ExponentialDelay { max, jitter, .. } => max.mul_f64(1.0 + jitter),
         }
     }
@@ -115,12 +112,7 @@ pub struct Restarts {
 impl Restarts {
     /// Nothing has happened yet.
     pub fn new(strategy: RestartStrategy) -> Self {
-        Restarts {
-            strategy,
-            failures: 0,
-            recent: VecDeque::new(),
-            backoff: None,
-        }
+        Restarts { strategy, failures: 0, recent: VecDeque::new(), backoff: None }
     }
 
     /// A generation has failed. `ran_for`: how long it had been running (zero if it never was); `random`: from 0 to 1.
@@ -130,20 +122,11 @@ impl Restarts {
             RestartStrategy::FixedDelay { attempts, delay } => {
                 self.failures += 1;
                 if self.failures > *attempts {
-                    return Decision::GiveUp(format!(
-                        "restart-strategy.fixed-delay.attempts = {attempts} restarts have been made"
-                    ));
+                    return Decision::GiveUp(format!("restart-strategy.fixed-delay.attempts = {attempts} restarts have been made"));
                 }
                 Decision::Restart(*delay)
             }
-            RestartStrategy::ExponentialDelay {
-                initial,
-                max,
-                multiplier,
-                reset_after,
-                jitter,
-                attempts,
-            } => {
+            RestartStrategy::ExponentialDelay { initial, max, multiplier, reset_after, jitter, attempts } => {
                 if ran_for >= *reset_after {
                     (self.failures, self.backoff) = (0, None);
                 }
@@ -156,23 +139,12 @@ impl Restarts {
                          for {reset_after:?} in between"
                     ));
                 }
-                let backoff = self
-                    .backoff
-                    .map_or(*initial, |last| last.mul_f64(*multiplier))
-                    .min(*max);
+                let backoff = self.backoff.map_or(*initial, |last| last.mul_f64(*multiplier)).min(*max);
                 self.backoff = Some(backoff);
                 Decision::Restart(backoff.mul_f64((1.0 + jitter * (2.0 * random - 1.0)).max(0.0)))
             }
-            RestartStrategy::FailureRate {
-                max_failures,
-                interval,
-                delay,
-            } => {
-                while self
-                    .recent
-                    .front()
-                    .is_some_and(|at| now.duration_since(*at) > *interval)
-                {
+            RestartStrategy::FailureRate { max_failures, interval, delay } => {
+                while self.recent.front().is_some_and(|at| now.duration_since(*at) > *interval) {
                     self.recent.pop_front();
                 }
                 self.recent.push_back(now);
@@ -197,9 +169,7 @@ mod tests {
     fn strategy(options: &[(&str, &str)]) -> RestartStrategy {
         let mut settings = Settings::default();
         for (name, value) in options {
-            settings
-                .set(&format!("restart-strategy.{name}"), value, Origin::Code)
-                .unwrap();
+            settings.set(&format!("restart-strategy.{name}"), value, Origin::Code).unwrap();
         }
         RestartStrategy::from_settings(&settings).unwrap()
     }
@@ -216,21 +186,13 @@ mod tests {
     #[test]
     fn the_default_grows_to_the_maximum_and_is_reset_by_running_well() {
         let mut restarts = Restarts::new(strategy(&[("exponential-delay.max-backoff", "300 ms")]));
-        assert_eq!(
-            pauses(&mut restarts, &[0, 1, 1, 1, 1]),
-            [100, 150, 225, 300, 300].map(Some)
-        );
-        assert_eq!(
-            pauses(&mut restarts, &[30, 0]),
-            [100, 150].map(Some),
-            "30 s without a failure"
-        );
+        assert_eq!(pauses(&mut restarts, &[0, 1, 1, 1, 1]), [100, 150, 225, 300, 300].map(Some));
+        assert_eq!(pauses(&mut restarts, &[30, 0]), [100, 150].map(Some), "30 s without a failure");
     }
 
     #[test]
     fn jitter_spreads_a_pause_up_and_down() {
-        let pause =
-            |random| Restarts::new(strategy(&[])).failed(Instant::now(), Duration::ZERO, random);
+        let pause = |random| Restarts::new(strategy(&[])).failed(Instant::now(), Duration::ZERO, random);
         assert_eq!(pause(0.0), Decision::Restart(Duration::from_millis(90)));
         assert_eq!(pause(1.0), Decision::Restart(Duration::from_millis(110)));
     }
@@ -239,58 +201,30 @@ mod tests {
     fn attempts_are_limited_where_they_are_set() {
         let limited = [("exponential-delay.attempts-before-reset-backoff", "2")];
         let mut restarts = Restarts::new(strategy(&limited));
-        assert_eq!(
-            pauses(&mut restarts, &[0, 0, 31, 0, 0]),
-            [Some(100), Some(150), Some(100), Some(150), None]
-        );
-        let fixed = [
-            ("type", "fixed-delay"),
-            ("fixed-delay.attempts", "2"),
-            ("fixed-delay.delay", "3 s"),
-        ];
-        assert_eq!(
-            pauses(&mut Restarts::new(strategy(&fixed)), &[0, 9999, 9999]),
-            [Some(3000), Some(3000), None]
-        );
-        assert_eq!(
-            pauses(&mut Restarts::new(strategy(&[("type", "none")])), &[9999]),
-            [None]
-        );
+        assert_eq!(pauses(&mut restarts, &[0, 0, 31, 0, 0]), [Some(100), Some(150), Some(100), Some(150), None]);
+        let fixed = [("type", "fixed-delay"), ("fixed-delay.attempts", "2"), ("fixed-delay.delay", "3 s")];
+        assert_eq!(pauses(&mut Restarts::new(strategy(&fixed)), &[0, 9999, 9999]), [Some(3000), Some(3000), None]);
+        assert_eq!(pauses(&mut Restarts::new(strategy(&[("type", "none")])), &[9999]), [None]);
     }
 
     #[test]
     fn failure_rate_counts_within_a_sliding_interval() {
-        let options = [
-            ("type", "failure-rate"),
-            ("failure-rate.max-failures-per-interval", "2"),
-            ("failure-rate.failure-rate-interval", "10 s"),
-        ];
+        let options =
+            [("type", "failure-rate"), ("failure-rate.max-failures-per-interval", "2"), ("failure-rate.failure-rate-interval", "10 s")];
         let mut restarts = Restarts::new(strategy(&options));
         let start = Instant::now();
         let mut at = |s| restarts.failed(start + Duration::from_secs(s), Duration::ZERO, 0.0);
         let again = Decision::Restart(Duration::from_secs(1));
-        assert_eq!(
-            [at(0), at(6), at(11), at(17)],
-            [again.clone(), again.clone(), again.clone(), again]
-        );
+        assert_eq!([at(0), at(6), at(11), at(17)], [again.clone(), again.clone(), again.clone(), again]);
         assert!(matches!(at(18), Decision::GiveUp(why) if why.contains("3 failures")));
     }
 
     #[test]
     fn preflight_learns_the_longest_pause() {
         assert_eq!(strategy(&[]).longest_pause(), Duration::from_secs(66));
-        assert_eq!(
-            strategy(&[("type", "fixed-delay"), ("fixed-delay.delay", "7 s")]).longest_pause(),
-            Duration::from_secs(7)
-        );
+        assert_eq!(strategy(&[("type", "fixed-delay"), ("fixed-delay.delay", "7 s")]).longest_pause(), Duration::from_secs(7));
         let mut settings = Settings::default();
-        settings
-            .set(
-                "restart-strategy.exponential-delay.initial-backoff",
-                "5 min",
-                Origin::Code,
-            )
-            .unwrap();
+        settings.set("restart-strategy.exponential-delay.initial-backoff", "5 min", Origin::Code).unwrap();
         assert!(RestartStrategy::from_settings(&settings).is_err());
     }
 }

@@ -4,8 +4,8 @@ use crate::job::Job;
 use crate::options::Settings;
 use futures::future::try_join_all;
 use semel_checkpoint::{
-    CheckpointEntry, CheckpointId, Claim, ClaimError, ClaimRequest, Committable, Entry, Generation,
-    GenerationEntry, JournalError, JournalView, Store, claim, decide_claim, read_journal,
+    CheckpointEntry, CheckpointId, Claim, ClaimError, ClaimRequest, Committable, Entry, Generation, GenerationEntry, JournalError,
+    JournalView, Store, claim, decide_claim, read_journal,
 };
 use semel_engine::failure::Failure;
 use semel_engine::graph::Graph;
@@ -47,42 +47,21 @@ pub(crate) async fn start(start: &Start<'_>) -> Result<Started, Failure> {
         .map(|_| CheckpointId(settings.number("execution.state-recovery.path")));
     if start.first {
         // Refused starts must leave no trace in the journal.
-        let (findings, view) = futures::join!(
-            preflight::checks(start.job, settings, &start.store),
-            read_journal(start.store.clone())
-        );
+        let (findings, view) = futures::join!(preflight::checks(start.job, settings, &start.store), read_journal(start.store.clone()));
         preflight::judge(&findings?)?;
-        let decision = decide_claim(&view.map_err(journal)?.entries, from)
-            .map_err(|e| Failure::Fatal(format!("--from: {e}")))?;
+        let decision = decide_claim(&view.map_err(journal)?.entries, from).map_err(|e| Failure::Fatal(format!("--from: {e}")))?;
         let pending: Vec<&Committable> = decision.pending.iter().map(|(_, c)| c).collect();
-        may_restore(
-            graph,
-            settings,
-            decision.restored.as_ref(),
-            &pending,
-            &decision.abandoned,
-        )?;
+        may_restore(graph, settings, decision.restored.as_ref(), &pending, &decision.abandoned)?;
     }
     let began = Instant::now();
     let claimed = claim_next(start, from).await?;
     start.claimed.set(Some(claimed.identity.generation));
     let claim_took = began.elapsed();
     let pending: Vec<&Committable> = claimed.pending.iter().map(|(_, c)| c).collect();
-    may_restore(
-        graph,
-        settings,
-        claimed.restored.as_ref(),
-        &pending,
-        &claimed.abandoned,
-    )?;
+    may_restore(graph, settings, claimed.restored.as_ref(), &pending, &claimed.abandoned)?;
     let aborted = recover(graph, &claimed, settings.duration("semel.recovery-timeout")).await?;
     let committed = claimed.pending.len();
-    let from = claimed
-        .restored
-        .as_ref()
-        .map_or("the beginning".to_owned(), |c| {
-            format!("checkpoint {}", c.id)
-        });
+    let from = claimed.restored.as_ref().map_or("the beginning".to_owned(), |c| format!("checkpoint {}", c.id));
     info!(
         generation = claimed.identity.generation.0,
         claim_ms = claim_took.as_secs_f64() * 1e3,
@@ -101,11 +80,7 @@ pub(crate) async fn start(start: &Start<'_>) -> Result<Started, Failure> {
         processes: start.processes,
         threads: start.threads,
     };
-    Ok(Started {
-        assignment,
-        committed,
-        aborted,
-    })
+    Ok(Started { assignment, committed, aborted })
 }
 
 async fn claim_next(start: &Start<'_>, from: Option<CheckpointId>) -> Result<Claim, Failure> {
@@ -122,28 +97,21 @@ async fn claim_next(start: &Start<'_>, from: Option<CheckpointId>) -> Result<Cla
         pid: std::process::id(),
         from,
     };
-    claim(start.store.clone(), request)
-        .await
-        .map_err(|e| match e {
-            ClaimError::Fenced { winner } => replaced_by(&winner),
-            ClaimError::Deadline => Failure::Retryable(e.to_string()),
-            ClaimError::Journal(e) => journal(e),
-            ClaimError::OtherJob { .. } | ClaimError::NotRetained(_) => {
-                Failure::Fatal(e.to_string())
-            }
-        })
+    claim(start.store.clone(), request).await.map_err(|e| match e {
+        ClaimError::Fenced { winner } => replaced_by(&winner),
+        ClaimError::Deadline => Failure::Retryable(e.to_string()),
+        ClaimError::Journal(e) => journal(e),
+        ClaimError::OtherJob { .. } | ClaimError::NotRetained(_) => Failure::Fatal(e.to_string()),
+    })
 }
 
 fn host() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
+    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
 }
 
 fn journal(error: JournalError) -> Failure {
     match &error {
-        JournalError::Store(e) if e.is_transient() => {
-            Failure::Retryable(format!("journal: {error}"))
-        }
+        JournalError::Store(e) if e.is_transient() => Failure::Retryable(format!("journal: {error}")),
         JournalError::Unstable => Failure::Retryable(format!("journal: {error}")),
         _ => Failure::Fatal(format!("journal: {error}")),
     }
@@ -163,14 +131,10 @@ pub(super) async fn not_replaced(store: &Arc<dyn Store>, own: Generation) -> Res
 }
 
 fn newest_is(view: &JournalView, own: Generation) -> Result<(), Failure> {
-    let newest = view
-        .entries
-        .iter()
-        .rev()
-        .find_map(|(_, entry)| match entry {
-            Entry::Generation(g) => Some(g),
-            _ => None,
-        });
+    let newest = view.entries.iter().rev().find_map(|(_, entry)| match entry {
+        Entry::Generation(g) => Some(g),
+        _ => None,
+    });
     match newest {
         Some(newest) if newest.generation > own => Err(replaced_by(newest)),
         _ => Ok(()),
@@ -215,28 +179,18 @@ fn may_restore(
         )));
     }
     let known: Vec<&str> = graph.nodes().iter().map(|n| n.uid.as_str()).collect();
-    let mut unclaimed: Vec<&str> = restored
-        .operators
-        .keys()
-        .chain(restored.sources.keys())
-        .map(|uid| uid.as_str())
-        .filter(|uid| !known.contains(uid))
-        .collect();
+    let mut unclaimed: Vec<&str> =
+        restored.operators.keys().chain(restored.sources.keys()).map(|uid| uid.as_str()).filter(|uid| !known.contains(uid)).collect();
     unclaimed.dedup();
     if unclaimed.is_empty() {
         return Ok(());
     }
-    let text = format!(
-        "checkpoint {} holds state of operators that the job does not have: {unclaimed:?} (it has {known:?})",
-        restored.id
-    );
+    let text = format!("checkpoint {} holds state of operators that the job does not have: {unclaimed:?} (it has {known:?})", restored.id);
     if settings.flag("execution.state-recovery.ignore-unclaimed-state") {
         warn!("{text}; it is dropped");
         return Ok(());
     }
-    Err(Failure::Fatal(format!(
-        "{text}. Give the operators their old uids, or drop that state with --allow-non-restored-state"
-    )))
+    Err(Failure::Fatal(format!("{text}. Give the operators their old uids, or drop that state with --allow-non-restored-state")))
 }
 
 /// All sinks at once; the number of transactions that were ended.
@@ -246,7 +200,9 @@ async fn recover(graph: &Graph, claimed: &Claim, timeout: Duration) -> Result<us
         async move {
             match tokio::time::timeout(timeout, sink.recover(&claimed.identity, uid, pending)).await {
                 Ok(swept) => swept.map_err(|e| Failure::from(e).within(format!("sink {uid}, committing what is pending"))),
-                Err(_) => Err(Failure::Retryable(format!("sink {uid} did not commit what is pending within semel.recovery-timeout = {timeout:?}"))),
+                Err(_) => Err(Failure::Retryable(format!(
+                    "sink {uid} did not commit what is pending within semel.recovery-timeout = {timeout:?}"
+                ))),
             }
         }
     });

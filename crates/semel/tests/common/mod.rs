@@ -28,25 +28,15 @@ impl Place {
     }
     pub fn command(&self, arguments: &[&str]) -> Command {
         let program = std::env::current_exe().unwrap();
-        let program = program
-            .parent()
-            .unwrap()
-            .parent()
-            .unwrap()
-            .join("examples/tiny_job");
+        let program = program.parent().unwrap().parent().unwrap().join("examples/tiny_job");
         assert!(
             program.exists(),
             "{} is missing: run `cargo build -p semel --examples`, or `cargo test -p semel` without --test",
             program.display()
         );
         let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .arg("--checkpoint-dir")
-            .arg(self.path("checkpoints"));
-        command
-            .arg("--param")
-            .arg(format!("out={}", self.path("out").display()));
+        command.args(arguments).arg("--checkpoint-dir").arg(self.path("checkpoints"));
+        command.arg("--param").arg(format!("out={}", self.path("out").display()));
         command
     }
     /// Starts `run` with these arguments.
@@ -58,18 +48,11 @@ impl Place {
     /// A command that ends by itself: exit code, standard output, standard error.
     pub fn ask(&self, arguments: &[&str]) -> (i32, String, String) {
         let output = self.command(arguments).output().unwrap();
-        (
-            output.status.code().unwrap(),
-            String::from_utf8(output.stdout).unwrap(),
-            String::from_utf8(output.stderr).unwrap(),
-        )
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
     }
     /// Committed files, oldest first: generation, checkpoint, subtask.
     pub fn committed(&self) -> Vec<(u64, u64, u64)> {
-        let mut files: Vec<_> = std::fs::read_dir(self.path("out"))
-            .unwrap()
-            .filter_map(|f| parts(&f.unwrap().path()))
-            .collect();
+        let mut files: Vec<_> = std::fs::read_dir(self.path("out")).unwrap().filter_map(|f| parts(&f.unwrap().path())).collect();
         files.sort_unstable();
         files
     }
@@ -81,22 +64,14 @@ impl Place {
             if path.extension().is_some_and(|e| e == "txt") {
                 for line in std::fs::read_to_string(path).unwrap().lines() {
                     let (split, position) = line.split_once(' ').unwrap();
-                    rows.get_mut(&split.parse().unwrap())
-                        .unwrap()
-                        .push(position.parse().unwrap());
+                    rows.get_mut(&split.parse().unwrap()).unwrap().push(position.parse().unwrap());
                 }
             }
         }
         for (split, rows) in &mut rows {
             rows.sort_unstable();
-            let wrong = rows
-                .iter()
-                .enumerate()
-                .find(|(i, position)| *i as i64 != **position);
-            assert_eq!(
-                wrong, None,
-                "split {split}: (place, row) of the first row that is lost or doubled"
-            );
+            let wrong = rows.iter().enumerate().find(|(i, position)| *i as i64 != **position);
+            assert_eq!(wrong, None, "split {split}: (place, row) of the first row that is lost or doubled");
         }
         rows.values().map(|r| r.len() as i64).collect()
     }
@@ -109,10 +84,7 @@ impl Place {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        panic!(
-            "nothing of the kind was committed; there is {:?}",
-            self.committed()
-        );
+        panic!("nothing of the kind was committed; there is {:?}", self.committed());
     }
 }
 
@@ -131,25 +103,11 @@ pub struct Running {
 
 impl Running {
     pub fn new(mut command: Command) -> Running {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let errors = BufReader::new(child.stderr.take().unwrap());
         let (send, lines) = channel();
-        std::thread::spawn(move || {
-            errors
-                .lines()
-                .map_while(Result::ok)
-                .for_each(|line| _ = send.send(line))
-        });
-        Running {
-            child,
-            lines,
-            seen: vec![],
-        }
+        std::thread::spawn(move || errors.lines().map_while(Result::ok).for_each(|line| _ = send.send(line)));
+        Running { child, lines, seen: vec![] }
     }
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
@@ -158,10 +116,7 @@ impl Running {
     pub fn wait_for(&mut self, text: &str) -> String {
         let end = Instant::now() + LONG;
         loop {
-            match self
-                .lines
-                .recv_timeout(end.saturating_duration_since(Instant::now()))
-            {
+            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
                     self.seen.push(line.clone());
                     if line.contains(text) {
@@ -184,10 +139,7 @@ impl Running {
     /// Waits until it has ended by itself: exit code and everything that it has logged.
     pub fn end(mut self) -> (i32, String) {
         let (status, log) = self.wait();
-        (
-            status.code().unwrap_or_else(|| panic!("{status}:\n{log}")),
-            log,
-        )
+        (status.code().unwrap_or_else(|| panic!("{status}:\n{log}")), log)
     }
     pub fn wait(&mut self) -> (ExitStatus, String) {
         let end = Instant::now() + LONG;
@@ -225,14 +177,7 @@ pub fn kill(pid: i32, signal: Signal) {
 /// Whether a process lives (a zombie does not).
 pub fn lives(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    stat.is_ok_and(|s| {
-        !matches!(
-            s.rsplit(')')
-                .next()
-                .and_then(|rest| rest.trim().chars().next()),
-            Some('Z' | 'X')
-        )
-    })
+    stat.is_ok_and(|s| !matches!(s.rsplit(')').next().and_then(|rest| rest.trim().chars().next()), Some('Z' | 'X')))
 }
 
 /// Waits until a process is gone.
@@ -249,22 +194,12 @@ pub fn listens(pid: i32) -> Vec<u16> {
     let sockets: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()
         .filter_map(|fd| {
-            Some(
-                std::fs::read_link(fd.ok()?.path())
-                    .ok()?
-                    .to_string_lossy()
-                    .strip_prefix("socket:[")?
-                    .trim_end_matches(']')
-                    .to_owned(),
-            )
+            Some(std::fs::read_link(fd.ok()?.path()).ok()?.to_string_lossy().strip_prefix("socket:[")?.trim_end_matches(']').to_owned())
         })
         .collect();
     // Columns: number, local address:port, remote, state (0A: listens), ..., inode at 9.
     let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
-    let rows = table
-        .lines()
-        .skip(1)
-        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
     rows.filter(|r| r[3] == "0A" && sockets.iter().any(|s| s == r[9]))
         .map(|r| u16::from_str_radix(r[1].split(':').nth(1).unwrap(), 16).unwrap())
         .collect()
@@ -274,11 +209,7 @@ fn children(parent: i32) -> Vec<i32> {
     let mut found: Vec<i32> = std::fs::read_dir(format!("/proc/{parent}/task"))
         .unwrap()
         .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).ok())
-        .flat_map(|pids| {
-            pids.split_whitespace()
-                .map(|pid| pid.parse().unwrap())
-                .collect::<Vec<_>>()
-        })
+        .flat_map(|pids| pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
         .filter(|pid| lives(*pid))
         .collect();
     found.sort_unstable();

@@ -37,10 +37,7 @@ pub struct Record {
 impl Record {
     /// The value as text; empty if null or not UTF-8.
     pub fn value_text(&self) -> &str {
-        self.value
-            .as_deref()
-            .and_then(|value| std::str::from_utf8(value).ok())
-            .unwrap_or_default()
+        self.value.as_deref().and_then(|value| std::str::from_utf8(value).ok()).unwrap_or_default()
     }
 }
 
@@ -62,18 +59,12 @@ pub struct WriteRow {
 impl WriteRow {
     /// A record for this partition, everything else empty.
     pub fn to(partition: i32) -> Self {
-        Self {
-            partition: Some(partition),
-            ..Self::default()
-        }
+        Self { partition: Some(partition), ..Self::default() }
     }
 
     /// A record that the Java client places by its key.
     pub fn keyed(key: impl Into<Vec<u8>>) -> Self {
-        Self {
-            key: Some(key.into()),
-            ..Self::default()
-        }
+        Self { key: Some(key.into()), ..Self::default() }
     }
 
     /// Sets the value.
@@ -102,18 +93,8 @@ impl WriteRow {
 
     fn to_json(&self) -> Value {
         let bytes = |b: &Option<Vec<u8>>| b.as_ref().map(|b| STANDARD.encode(b));
-        let headers: Vec<_> = self
-            .headers
-            .iter()
-            .map(|(name, value)| (name, STANDARD.encode(value)))
-            .collect();
-        json!([
-            self.partition,
-            bytes(&self.key),
-            bytes(&self.value),
-            self.timestamp,
-            headers
-        ])
+        let headers: Vec<_> = self.headers.iter().map(|(name, value)| (name, STANDARD.encode(value))).collect();
+        json!([self.partition, bytes(&self.key), bytes(&self.value), self.timestamp, headers])
     }
 }
 
@@ -168,40 +149,17 @@ pub struct PartitionOffsets {
     pub end: i64,
 }
 
-type RowJson = (
-    i32,
-    i64,
-    i64,
-    Option<String>,
-    Option<String>,
-    Vec<(String, Option<String>)>,
-);
+type RowJson = (i32, i64, i64, Option<String>, Option<String>, Vec<(String, Option<String>)>);
 
 fn decode(reply: &Reply) -> Result<Vec<Record>> {
-    let bad = |e: &dyn std::fmt::Display| {
-        Error::Setup(format!("the Java tool sent a row that cannot be read: {e}"))
-    };
-    let bytes = |text: Option<String>| {
-        text.map(|t| STANDARD.decode(t))
-            .transpose()
-            .map_err(|e| bad(&e))
-    };
+    let bad = |e: &dyn std::fmt::Display| Error::Setup(format!("the Java tool sent a row that cannot be read: {e}"));
+    let bytes = |text: Option<String>| text.map(|t| STANDARD.decode(t)).transpose().map_err(|e| bad(&e));
     let mut records = Vec::new();
     for batch in &reply.rows {
         let rows: Vec<RowJson> = serde_json::from_str(batch.get()).map_err(|e| bad(&e))?;
         for (partition, offset, timestamp, key, value, headers) in rows {
-            let headers = headers
-                .into_iter()
-                .map(|(name, value)| Ok((name, bytes(value)?)))
-                .collect::<Result<_>>()?;
-            records.push(Record {
-                partition,
-                offset,
-                timestamp,
-                key: bytes(key)?,
-                value: bytes(value)?,
-                headers,
-            });
+            let headers = headers.into_iter().map(|(name, value)| Ok((name, bytes(value)?))).collect::<Result<_>>()?;
+            records.push(Record { partition, offset, timestamp, key: bytes(key)?, value: bytes(value)?, headers });
         }
     }
     records.sort_unstable_by_key(|record| (record.partition, record.offset));
@@ -209,10 +167,7 @@ fn decode(reply: &Reply) -> Result<Vec<Record>> {
 }
 
 fn field<T: serde::de::DeserializeOwned>(op: &str, value: &Value) -> Result<T> {
-    T::deserialize(value).map_err(|e| Error::Tool {
-        op: op.into(),
-        message: format!("{value} cannot be read: {e}"),
-    })
+    T::deserialize(value).map_err(|e| Error::Tool { op: op.into(), message: format!("{value} cannot be read: {e}") })
 }
 
 impl Kafka {
@@ -228,50 +183,27 @@ impl Kafka {
     }
 
     /// As [`create_topic`](Self::create_topic), with topic configuration.
-    pub fn create_topic_with(
-        &self,
-        prefix: &str,
-        partitions: u32,
-        config: &[(&str, &str)],
-    ) -> Result<String> {
-        let name = format!(
-            "{prefix}-{}",
-            &uuid::Uuid::new_v4().simple().to_string()[..8]
-        );
+    pub fn create_topic_with(&self, prefix: &str, partitions: u32, config: &[(&str, &str)]) -> Result<String> {
+        let name = format!("{prefix}-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
         self.create_topic_named(&name, partitions, config)?;
         Ok(name)
     }
 
     /// Creates a topic with exactly this name (to create a deleted one again, for instance).
-    pub fn create_topic_named(
-        &self,
-        name: &str,
-        partitions: u32,
-        config: &[(&str, &str)],
-    ) -> Result<()> {
+    pub fn create_topic_named(&self, name: &str, partitions: u32, config: &[(&str, &str)]) -> Result<()> {
         let config: BTreeMap<_, _> = config.iter().copied().collect();
-        self.tool(
-            "create-topic",
-            json!({ "topic": name, "partitions": partitions, "topic_config": config }),
-            CALL,
-        )?;
+        self.tool("create-topic", json!({ "topic": name, "partitions": partitions, "topic_config": config }), CALL)?;
         Ok(())
     }
 
     /// Deletes a topic.
     pub fn delete_topic(&self, topic: &str) -> Result<()> {
-        self.tool("delete-topic", json!({ "topic": topic }), CALL)
-            .map(drop)
+        self.tool("delete-topic", json!({ "topic": topic }), CALL).map(drop)
     }
 
     /// Raises the number of partitions.
     pub fn create_partitions(&self, topic: &str, partitions: u32) -> Result<()> {
-        self.tool(
-            "create-partitions",
-            json!({ "topic": topic, "partitions": partitions }),
-            CALL,
-        )
-        .map(drop)
+        self.tool("create-partitions", json!({ "topic": topic, "partitions": partitions }), CALL).map(drop)
     }
 
     /// Deletes all records of a partition before an offset, as retention would.
@@ -285,11 +217,7 @@ impl Kafka {
         let mut rows = rows.into_iter().peekable();
         let mut written = 0;
         while rows.peek().is_some() {
-            let batch: Vec<Value> = rows
-                .by_ref()
-                .take(10_000)
-                .map(|row| row.to_json())
-                .collect();
+            let batch: Vec<Value> = rows.by_ref().take(10_000).map(|row| row.to_json()).collect();
             written += batch.len() as u64;
             self.tool("write", json!({ "topic": topic, "rows": batch }), READ)?;
         }
@@ -307,11 +235,7 @@ impl Kafka {
     }
 
     /// As [`read_committed`](Self::read_committed), from an offset for each named partition.
-    pub fn read_committed_from(
-        &self,
-        topic: &str,
-        from: &BTreeMap<i32, i64>,
-    ) -> Result<Vec<Record>> {
+    pub fn read_committed_from(&self, topic: &str, from: &BTreeMap<i32, i64>) -> Result<Vec<Record>> {
         self.read(topic, "read_committed", from)
     }
 
@@ -321,16 +245,8 @@ impl Kafka {
     }
 
     /// Reads a topic as a client under test would: through [`bootstrap`](Self::bootstrap), with these settings.
-    pub fn read_as(
-        &self,
-        topic: &str,
-        properties: &[(String, String)],
-        timeout: Duration,
-    ) -> Result<Vec<Record>> {
-        let config: BTreeMap<_, _> = properties
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
-            .collect();
+    pub fn read_as(&self, topic: &str, properties: &[(String, String)], timeout: Duration) -> Result<Vec<Record>> {
+        let config: BTreeMap<_, _> = properties.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let request = json!({ "bootstrap": self.bootstrap(), "topic": topic, "config": config });
         decode(&call("read", request, timeout)?)
     }
@@ -343,61 +259,22 @@ impl Kafka {
 
     /// First offsets and last stable offsets (`committed`) or high watermarks of a topic.
     pub fn offsets(&self, topic: &str, committed: bool) -> Result<Vec<PartitionOffsets>> {
-        let isolation = if committed {
-            "read_committed"
-        } else {
-            "read_uncommitted"
-        };
-        let ok = self.tool(
-            "end-offsets",
-            json!({ "topic": topic, "isolation": isolation }),
-            CALL,
-        )?;
+        let isolation = if committed { "read_committed" } else { "read_uncommitted" };
+        let ok = self.tool("end-offsets", json!({ "topic": topic, "isolation": isolation }), CALL)?;
         field("end-offsets", &ok["partitions"])
     }
 
     /// Writes rows in a transaction of a Java producer and commits it (`commit`) or aborts it.
-    pub fn write_transaction(
-        &self,
-        topic: &str,
-        id: &str,
-        rows: &[WriteRow],
-        commit: bool,
-    ) -> Result<()> {
-        self.transaction(
-            topic,
-            id,
-            rows,
-            if commit { "commit" } else { "abort" },
-            60_000,
-        )
+    pub fn write_transaction(&self, topic: &str, id: &str, rows: &[WriteRow], commit: bool) -> Result<()> {
+        self.transaction(topic, id, rows, if commit { "commit" } else { "abort" }, 60_000)
     }
 
     /// Writes rows in a transaction and leaves it open; [`end_transaction`](Self::end_transaction) ends it.
-    pub fn open_transaction(
-        &self,
-        topic: &str,
-        id: &str,
-        rows: &[WriteRow],
-        timeout: Duration,
-    ) -> Result<()> {
-        self.transaction(
-            topic,
-            id,
-            rows,
-            "open",
-            u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-        )
+    pub fn open_transaction(&self, topic: &str, id: &str, rows: &[WriteRow], timeout: Duration) -> Result<()> {
+        self.transaction(topic, id, rows, "open", u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX))
     }
 
-    fn transaction(
-        &self,
-        topic: &str,
-        id: &str,
-        rows: &[WriteRow],
-        end: &str,
-        timeout_ms: u64,
-    ) -> Result<()> {
+    fn transaction(&self, topic: &str, id: &str, rows: &[WriteRow], end: &str, timeout_ms: u64) -> Result<()> {
         let rows: Vec<Value> = rows.iter().map(WriteRow::to_json).collect();
         let request = json!({
             "topic": topic, "transactional_id": id, "rows": rows, "end": end, "transaction_timeout_ms": timeout_ms,
@@ -408,22 +285,12 @@ impl Kafka {
     /// Ends a transaction that [`open_transaction`](Self::open_transaction) left open, with the same producer.
     pub fn end_transaction(&self, id: &str, commit: bool) -> Result<()> {
         let end = if commit { "commit" } else { "abort" };
-        self.tool(
-            "end-transaction",
-            json!({ "transactional_id": id, "end": end }),
-            CALL,
-        )
-        .map(drop)
+        self.tool("end-transaction", json!({ "transactional_id": id, "end": end }), CALL).map(drop)
     }
 
     /// Aborts whatever is open under an id from outside (`kafka-transactions.sh forceTerminateTransaction`).
     pub fn terminate_transaction(&self, id: &str) -> Result<()> {
-        self.tool(
-            "terminate-transaction",
-            json!({ "transactional_id": id }),
-            CALL,
-        )
-        .map(drop)
+        self.tool("terminate-transaction", json!({ "transactional_id": id }), CALL).map(drop)
     }
 
     /// All transactions that any broker lists, with their state.
@@ -435,9 +302,7 @@ impl Kafka {
     /// The open transactions whose id starts with `prefix`.
     pub fn open_transactions(&self, prefix: &str) -> Result<Vec<TransactionInfo>> {
         let mut open = self.transactions()?;
-        open.retain(|transaction| {
-            transaction.is_open() && transaction.transactional_id.starts_with(prefix)
-        });
+        open.retain(|transaction| transaction.is_open() && transaction.transactional_id.starts_with(prefix));
         Ok(open)
     }
 
@@ -451,41 +316,26 @@ impl Kafka {
     pub fn leader(&self, topic: &str, partition: i32) -> Result<Option<usize>> {
         let all = self.describe_topic(topic)?;
         let found = all.iter().find(|info| info.partition == partition);
-        Ok(found
-            .and_then(|info| usize::try_from(info.leader).ok())
-            .filter(|leader| *leader > 0))
+        Ok(found.and_then(|info| usize::try_from(info.leader).ok()).filter(|leader| *leader > 0))
     }
 
     /// Moves the leadership of a partition to a broker that holds a replica of it, and waits until it leads.
     pub fn move_leader(&self, topic: &str, partition: i32, to: usize) -> Result<()> {
-        let wanted =
-            i32::try_from(to).map_err(|_| Error::Setup(format!("there is no broker {to}")))?;
+        let wanted = i32::try_from(to).map_err(|_| Error::Setup(format!("there is no broker {to}")))?;
         let all = self.describe_topic(topic)?;
         let Some(info) = all.iter().find(|info| info.partition == partition) else {
-            return Err(Error::Setup(format!(
-                "{topic} has no partition {partition}"
-            )));
+            return Err(Error::Setup(format!("{topic} has no partition {partition}")));
         };
         let mut replicas = vec![wanted];
         replicas.extend(info.replicas.iter().filter(|id| **id != wanted));
         let request = json!({ "topic": topic, "partition": partition, "replicas": replicas });
         self.tool("reassign", request, CALL)?;
-        self.tool(
-            "elect-leader",
-            json!({ "topic": topic, "partition": partition }),
-            CALL,
-        )?;
-        self.wait_leader(topic, partition, |leader| leader == Some(to))
-            .map(drop)
+        self.tool("elect-leader", json!({ "topic": topic, "partition": partition }), CALL)?;
+        self.wait_leader(topic, partition, |leader| leader == Some(to)).map(drop)
     }
 
     /// Waits until the leader of a partition is as wanted, and returns it.
-    pub fn wait_leader(
-        &self,
-        topic: &str,
-        partition: i32,
-        wanted: impl Fn(Option<usize>) -> bool,
-    ) -> Result<Option<usize>> {
+    pub fn wait_leader(&self, topic: &str, partition: i32, wanted: impl Fn(Option<usize>) -> bool) -> Result<Option<usize>> {
         let deadline = std::time::Instant::now() + CALL;
         loop {
             let leader = self.leader(topic, partition)?;
@@ -513,10 +363,6 @@ impl Kafka {
         }
         let ok = self.tool("group-offsets", json!({ "group": group }), CALL)?;
         let all: Vec<One> = field("group-offsets", &ok["offsets"])?;
-        Ok(all
-            .into_iter()
-            .filter(|one| one.topic == topic)
-            .map(|one| (one.partition, one.offset))
-            .collect())
+        Ok(all.into_iter().filter(|one| one.topic == topic).map(|one| (one.partition, one.offset)).collect())
     }
 }

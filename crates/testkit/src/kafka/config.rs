@@ -33,53 +33,27 @@ pub(super) fn server_properties(options: &KafkaOptions, node: &NodeFacts<'_>) ->
     };
     let host = options.host;
     let controller = node.controller_ports[usize::try_from(node.id - 1).unwrap_or(0)];
-    let voters: Vec<String> = node
-        .controller_ports
-        .iter()
-        .enumerate()
-        .map(|(i, port)| format!("{}@127.0.0.1:{port}", i + 1))
-        .collect();
+    let voters: Vec<String> = node.controller_ports.iter().enumerate().map(|(i, port)| format!("{}@127.0.0.1:{port}", i + 1)).collect();
     set("process.roles", "broker,controller".into());
     set("node.id", node.id.to_string());
     set("controller.quorum.voters", voters.join(","));
     set("controller.listener.names", "CONTROLLER".into());
     set("inter.broker.listener.name", "INTERNAL".into());
-    set(
-        "listener.security.protocol.map",
-        format!(
-            "CLIENT:{},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            options.security.protocol()
-        ),
-    );
+    set("listener.security.protocol.map", format!("CLIENT:{},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT", options.security.protocol()));
     set(
         "listeners",
-        format!(
-            "CLIENT://{host}:{},INTERNAL://127.0.0.1:{},CONTROLLER://127.0.0.1:{controller}",
-            node.client_port, node.internal_port
-        ),
+        format!("CLIENT://{host}:{},INTERNAL://127.0.0.1:{},CONTROLLER://127.0.0.1:{controller}", node.client_port, node.internal_port),
     );
-    set(
-        "advertised.listeners",
-        format!(
-            "CLIENT://{host}:{},INTERNAL://127.0.0.1:{}",
-            node.advertised_port, node.internal_port
-        ),
-    );
+    set("advertised.listeners", format!("CLIENT://{host}:{},INTERNAL://127.0.0.1:{}", node.advertised_port, node.internal_port));
     set("log.dirs", node.data.display().to_string());
     let three = options.brokers >= 3;
     let (factor, isr) = if three { (3, 2) } else { (1, 1) };
     set("default.replication.factor", factor.to_string());
     set("min.insync.replicas", isr.to_string());
     set("offsets.topic.replication.factor", factor.to_string());
-    set(
-        "transaction.state.log.replication.factor",
-        factor.to_string(),
-    );
+    set("transaction.state.log.replication.factor", factor.to_string());
     set("transaction.state.log.min.isr", isr.to_string());
-    set(
-        "share.coordinator.state.topic.replication.factor",
-        factor.to_string(),
-    );
+    set("share.coordinator.state.topic.replication.factor", factor.to_string());
     set("share.coordinator.state.topic.min.isr", isr.to_string());
     for (name, value) in [
         ("num.partitions", "4"),
@@ -105,109 +79,54 @@ pub(super) fn server_properties(options: &KafkaOptions, node: &NodeFacts<'_>) ->
     if options.security.tls() {
         let file = |name: &str| node.tls.join(name).display().to_string();
         set("listener.name.client.ssl.keystore.type", "PEM".into());
-        set(
-            "listener.name.client.ssl.keystore.location",
-            file("server.pem"),
-        );
+        set("listener.name.client.ssl.keystore.location", file("server.pem"));
         set("listener.name.client.ssl.truststore.type", "PEM".into());
-        set(
-            "listener.name.client.ssl.truststore.location",
-            file("ca.pem"),
-        );
-        let auth = if options.security == Security::SslClientAuth {
-            "required"
-        } else {
-            "none"
-        };
+        set("listener.name.client.ssl.truststore.location", file("ca.pem"));
+        let auth = if options.security == Security::SslClientAuth { "required" } else { "none" };
         set("listener.name.client.ssl.client.auth", auth.into());
     }
     if options.security.sasl() {
         let common = "org.apache.kafka.common.security";
-        set(
-            "listener.name.client.sasl.enabled.mechanisms",
-            MECHANISMS.join(","),
-        );
+        set("listener.name.client.sasl.enabled.mechanisms", MECHANISMS.join(","));
         for (mechanism, jaas) in [
-            (
-                "plain",
-                format!("{common}.plain.PlainLoginModule required user_{USER}=\"{PASSWORD}\";"),
-            ),
-            (
-                "scram-sha-256",
-                format!("{common}.scram.ScramLoginModule required;"),
-            ),
-            (
-                "scram-sha-512",
-                format!("{common}.scram.ScramLoginModule required;"),
-            ),
-            (
-                "oauthbearer",
-                format!(
-                    "{common}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub=\"{USER}\";"
-                ),
-            ),
+            ("plain", format!("{common}.plain.PlainLoginModule required user_{USER}=\"{PASSWORD}\";")),
+            ("scram-sha-256", format!("{common}.scram.ScramLoginModule required;")),
+            ("scram-sha-512", format!("{common}.scram.ScramLoginModule required;")),
+            ("oauthbearer", format!("{common}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub=\"{USER}\";")),
         ] {
-            set(
-                &format!("listener.name.client.{mechanism}.sasl.jaas.config"),
-                jaas,
-            );
+            set(&format!("listener.name.client.{mechanism}.sasl.jaas.config"), jaas);
         }
     }
     for (name, value) in &options.properties {
         map.insert(name.clone(), value.clone());
     }
-    map.iter()
-        .map(|(name, value)| format!("{name}={value}\n"))
-        .collect()
+    map.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
 }
 
 /// Arguments of Kafka's `storage format`, after the word `format`.
 pub(super) fn format_arguments(options: &KafkaOptions, cluster: &str, file: &Path) -> Vec<String> {
-    let mut args = vec![
-        "-t".into(),
-        cluster.to_owned(),
-        "-c".into(),
-        file.display().to_string(),
-    ];
+    let mut args = vec!["-t".into(), cluster.to_owned(), "-c".into(), file.display().to_string()];
     if let Some(version) = options.transaction_version {
         args.extend(["--feature".into(), format!("transaction.version={version}")]);
     }
     if options.security.sasl() {
         for hash in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
-            args.extend([
-                "--add-scram".into(),
-                format!("{hash}=[name={USER},password={PASSWORD}]"),
-            ]);
+            args.extend(["--add-scram".into(), format!("{hash}=[name={USER},password={PASSWORD}]")]);
         }
     }
     args
 }
 
 /// Settings of a Java client for the clients' listener.
-pub(super) fn client_properties(
-    security: Security,
-    tls: &Path,
-    mechanism: &str,
-    user: &str,
-    password: &str,
-) -> Vec<(String, String)> {
-    let mut set = vec![(
-        "security.protocol".to_owned(),
-        security.protocol().to_owned(),
-    )];
+pub(super) fn client_properties(security: Security, tls: &Path, mechanism: &str, user: &str, password: &str) -> Vec<(String, String)> {
+    let mut set = vec![("security.protocol".to_owned(), security.protocol().to_owned())];
     if security.tls() {
         set.push(("ssl.truststore.type".into(), "PEM".into()));
-        set.push((
-            "ssl.truststore.location".into(),
-            tls.join("ca.pem").display().to_string(),
-        ));
+        set.push(("ssl.truststore.location".into(), tls.join("ca.pem").display().to_string()));
     }
     if security == Security::SslClientAuth {
         set.push(("ssl.keystore.type".into(), "PEM".into()));
-        set.push((
-            "ssl.keystore.location".into(),
-            tls.join("client.pem").display().to_string(),
-        ));
+        set.push(("ssl.keystore.location".into(), tls.join("client.pem").display().to_string()));
     }
     if security.sasl() {
         let module = match mechanism {
@@ -250,10 +169,7 @@ mod tests {
             "controller.quorum.voters=1@127.0.0.1:1,2@127.0.0.1:2,3@127.0.0.1:3",
             "transaction.state.log.min.isr=2",
         ] {
-            assert!(
-                text.lines().any(|found| found == line),
-                "{line} is not in:\n{text}"
-            );
+            assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }
     }
 }

@@ -18,16 +18,8 @@ pub struct Load {
 
 impl Load {
     /// Starts to write; `rate` is in rows per second.
-    pub fn start(
-        kafka: &Arc<Kafka>,
-        topic: &str,
-        rate: u64,
-        rows: impl Iterator<Item = WriteRow> + Send + 'static,
-    ) -> Self {
-        let (written, stop) = (
-            Arc::new(AtomicU64::new(0)),
-            Arc::new(AtomicBool::new(false)),
-        );
+    pub fn start(kafka: &Arc<Kafka>, topic: &str, rate: u64, rows: impl Iterator<Item = WriteRow> + Send + 'static) -> Self {
+        let (written, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, ended) = (Arc::clone(&written), Arc::clone(&stop));
         let (kafka, topic) = (Arc::clone(kafka), topic.to_owned());
         let thread = std::thread::spawn(move || {
@@ -36,14 +28,8 @@ impl Load {
             let mut sent = 0;
             while !ended.load(Ordering::Relaxed) {
                 // What is due by the clock; after a pause of the broker the rate is caught up in large requests.
-                let due = u64::try_from(start.elapsed().as_millis())
-                    .unwrap_or(u64::MAX)
-                    .saturating_mul(rate)
-                    / 1000;
-                let batch: Vec<_> = rows
-                    .by_ref()
-                    .take(usize::try_from(due - sent).unwrap_or(0).min(20_000))
-                    .collect();
+                let due = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_mul(rate) / 1000;
+                let batch: Vec<_> = rows.by_ref().take(usize::try_from(due - sent).unwrap_or(0).min(20_000)).collect();
                 if batch.is_empty() && due > sent {
                     break;
                 }
@@ -56,11 +42,7 @@ impl Load {
             }
             Ok(())
         });
-        Self {
-            written,
-            stop,
-            thread: Some(thread),
-        }
+        Self { written, stop, thread: Some(thread) }
     }
 
     /// Rows that are acknowledged so far.
@@ -103,9 +85,7 @@ impl Load {
     fn join(&mut self) -> Result<u64> {
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result.map(|()| self.written()),
-            Some(Err(_)) => Err(Error::Setup(
-                "the thread that writes the load panicked".into(),
-            )),
+            Some(Err(_)) => Err(Error::Setup("the thread that writes the load panicked".into())),
             None => Ok(self.written()),
         }
     }

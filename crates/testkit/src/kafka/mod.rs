@@ -72,24 +72,14 @@ impl Kafka {
         }
         let dir = Folder::new("kafka")?;
         let tls = match options.security.tls() {
-            true => Some(Tls::generate(
-                dir.path(),
-                &[options.host.to_string(), "localhost".into()],
-            )?),
+            true => Some(Tls::generate(dir.path(), &[options.host.to_string(), "localhost".into()])?),
             false => None,
         };
         let mut leases = Vec::new();
         for _ in 0..options.brokers {
-            leases.push((
-                reserve_port_on(options.host)?,
-                reserve_port()?,
-                reserve_port()?,
-            ));
+            leases.push((reserve_port_on(options.host)?, reserve_port()?, reserve_port()?));
         }
-        let controller_ports: Vec<u16> = leases
-            .iter()
-            .map(|(_, _, controller)| controller.port())
-            .collect();
+        let controller_ports: Vec<u16> = leases.iter().map(|(_, _, controller)| controller.port()).collect();
         let mut nodes = Vec::new();
         let mut proxies = Vec::new();
         let cluster = URL_SAFE_NO_PAD.encode(uuid::Uuid::new_v4());
@@ -112,46 +102,15 @@ impl Kafka {
                 tls: dir.path(),
             };
             let file = home.join("server.properties");
-            std::fs::write(&file, config::server_properties(&options, &facts))
-                .map_err(Error::io(format!("writing {}", file.display())))?;
+            std::fs::write(&file, config::server_properties(&options, &facts)).map_err(Error::io(format!("writing {}", file.display())))?;
             let args = config::format_arguments(&options, &cluster, &file);
             java::call("format", json!({ "args": args }), START)?;
-            nodes.push(Node::new(
-                id,
-                home,
-                options.heap_mb,
-                advertised_port,
-                vec![client, internal, controller],
-            ));
+            nodes.push(Node::new(id, home, options.heap_mb, advertised_port, vec![client, internal, controller]));
         }
-        let list = |ports: Vec<(String, u16)>| {
-            ports
-                .iter()
-                .map(|(host, port)| format!("{host}:{port}"))
-                .collect::<Vec<_>>()
-                .join(",")
-        };
-        let bootstrap = list(
-            nodes
-                .iter()
-                .map(|node| (options.host.to_string(), node.advertised_port))
-                .collect(),
-        );
-        let internal = list(
-            nodes
-                .iter()
-                .map(|node| ("127.0.0.1".into(), node.internal_port()))
-                .collect(),
-        );
-        let kafka = Self {
-            options,
-            nodes: Mutex::new(nodes),
-            proxies,
-            bootstrap,
-            internal,
-            tls,
-            dir,
-        };
+        let list = |ports: Vec<(String, u16)>| ports.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>().join(",");
+        let bootstrap = list(nodes.iter().map(|node| (options.host.to_string(), node.advertised_port)).collect());
+        let internal = list(nodes.iter().map(|node| ("127.0.0.1".into(), node.internal_port())).collect());
+        let kafka = Self { options, nodes: Mutex::new(nodes), proxies, bootstrap, internal, tls, dir };
         kafka.start_all()?;
         Ok(kafka)
     }
@@ -174,9 +133,7 @@ impl Kafka {
         let mut nodes = self.nodes();
         match id.checked_sub(1).and_then(|index| nodes.get_mut(index)) {
             Some(node) => act(node),
-            None => Err(Error::Setup(format!(
-                "there is no broker {id}; they are numbered from 1"
-            ))),
+            None => Err(Error::Setup(format!("there is no broker {id}; they are numbered from 1"))),
         }
     }
 
@@ -208,27 +165,13 @@ impl Kafka {
     /// Settings with which a Java client reaches [`bootstrap`](Self::bootstrap) as this user.
     ///
     /// `mechanism` is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; it and the user matter with SASL only.
-    pub fn client_properties(
-        &self,
-        mechanism: &str,
-        user: &str,
-        password: &str,
-    ) -> Vec<(String, String)> {
-        config::client_properties(
-            self.options.security,
-            self.dir.path(),
-            mechanism,
-            user,
-            password,
-        )
+    pub fn client_properties(&self, mechanism: &str, user: &str, password: &str) -> Vec<(String, String)> {
+        config::client_properties(self.options.security, self.dir.path(), mechanism, user, password)
     }
 
     /// The log of broker `id`.
     pub fn log(&self, id: usize) -> PathBuf {
-        self.dir
-            .path()
-            .join(format!("broker-{id}"))
-            .join("broker.log")
+        self.dir.path().join(format!("broker-{id}")).join("broker.log")
     }
 
     /// The folder of the cluster; gone when it is dropped.
@@ -283,18 +226,14 @@ impl Kafka {
     /// Waits until broker `id` has answered a metadata request on its own listener and is a live member.
     pub fn wait_ready(&self, id: usize) -> Result<()> {
         let deadline = Instant::now() + START;
-        let (address, log) = self.node(id, |node| {
-            Ok((format!("127.0.0.1:{}", node.internal_port()), node.log()))
-        })?;
+        let (address, log) = self.node(id, |node| Ok((format!("127.0.0.1:{}", node.internal_port()), node.log())))?;
         loop {
             self.node(id, Node::check_running)?;
             let request = json!({ "bootstrap": address });
             let last = match java::call("cluster", request, Duration::from_secs(2)) {
                 Ok(reply) => {
                     let nodes = reply.ok["nodes"].as_array().cloned().unwrap_or_default();
-                    if nodes.contains(&json!(id))
-                        && reply.ok["controller"].as_i64().is_some_and(|c| c > 0)
-                    {
+                    if nodes.contains(&json!(id)) && reply.ok["controller"].as_i64().is_some_and(|c| c > 0) {
                         return Ok(());
                     }
                     reply.ok.to_string()
@@ -305,11 +244,7 @@ impl Kafka {
                 return Err(Error::Deadline {
                     what: format!("the start of Kafka broker {id}"),
                     after: START,
-                    hint: format!(
-                        "last answer: {last}; log {}: {}",
-                        log.display(),
-                        crate::error::tail(&log, 20)
-                    ),
+                    hint: format!("last answer: {last}; log {}: {}", log.display(), crate::error::tail(&log, 20)),
                 });
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -322,24 +257,13 @@ impl Drop for Kafka {
         for node in self.nodes().iter_mut() {
             let _ = node.kill();
         }
-        let internal = self
-            .nodes()
-            .iter()
-            .map(|node| format!("127.0.0.1:{}", node.internal_port()))
-            .collect::<Vec<_>>();
+        let internal = self.nodes().iter().map(|node| format!("127.0.0.1:{}", node.internal_port())).collect::<Vec<_>>();
         for bootstrap in internal.iter().chain([&self.internal, &self.bootstrap]) {
-            let _ = java::call(
-                "forget",
-                json!({ "bootstrap": bootstrap }),
-                Duration::from_secs(5),
-            );
+            let _ = java::call("forget", json!({ "bootstrap": bootstrap }), Duration::from_secs(5));
         }
         if std::thread::panicking() {
             for id in 1..=self.options.brokers {
-                eprintln!(
-                    "Kafka broker {id}, end of its log:\n{}",
-                    crate::error::tail(&self.log(id), 15)
-                );
+                eprintln!("Kafka broker {id}, end of its log:\n{}", crate::error::tail(&self.log(id), 15));
             }
         }
     }

@@ -25,21 +25,8 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn new(
-        id: i32,
-        home: PathBuf,
-        heap_mb: usize,
-        advertised_port: u16,
-        ports: Vec<PortLease>,
-    ) -> Self {
-        Self {
-            id,
-            home,
-            heap_mb,
-            advertised_port,
-            ports,
-            child: None,
-        }
+    pub(super) fn new(id: i32, home: PathBuf, heap_mb: usize, advertised_port: u16, ports: Vec<PortLease>) -> Self {
+        Self { id, home, heap_mb, advertised_port, ports, child: None }
     }
 
     pub(super) fn internal_port(&self) -> u16 {
@@ -56,10 +43,7 @@ impl Node {
 
     pub(super) fn start(&mut self) -> Result<()> {
         if self.child.is_some() {
-            return Err(Error::Setup(format!(
-                "Kafka broker {} runs already",
-                self.id
-            )));
+            return Err(Error::Setup(format!("Kafka broker {} runs already", self.id)));
         }
         let log = self.log();
         let file = File::options().create(true).append(true).open(&log);
@@ -70,15 +54,8 @@ impl Node {
         command
             .arg(format!("-Xmx{}m", self.heap_mb))
             // Tests start many brokers: a quick start is worth more than a high rate.
-            .args([
-                "-XX:+UseSerialGC",
-                "-XX:TieredStopAtLevel=1",
-                "-Xshare:auto",
-            ])
-            .args([
-                "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-                "-Dorg.slf4j.simpleLogger.showDateTime=true",
-            ])
+            .args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"])
+            .args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"])
             .args(["-cp", &format!("{}/*", lib.display()), "kafka.Kafka"])
             .arg(self.home.join("server.properties"))
             .current_dir(&self.home)
@@ -95,20 +72,13 @@ impl Node {
         let log = self.log();
         let status = match self.child.as_mut() {
             None => return Err(Error::Setup(format!("{what} was not started"))),
-            Some(child) => child
-                .try_wait()
-                .map_err(Error::io(format!("waiting for {what}")))?,
+            Some(child) => child.try_wait().map_err(Error::io(format!("waiting for {what}")))?,
         };
         match status {
             None => Ok(()),
             Some(status) => {
                 self.forget();
-                Err(Error::Ended {
-                    what,
-                    status: status.to_string(),
-                    tail: tail(&log, 20),
-                    log,
-                })
+                Err(Error::Ended { what, status: status.to_string(), tail: tail(&log, 20), log })
             }
         }
     }
@@ -122,19 +92,14 @@ impl Node {
     fn send(&mut self, what: Signal) -> Result<()> {
         match self.pid() {
             Some(pid) => signal(pid, what),
-            None => Err(Error::Setup(format!(
-                "Kafka broker {} does not run",
-                self.id
-            ))),
+            None => Err(Error::Setup(format!("Kafka broker {} does not run", self.id))),
         }
     }
 
     pub(super) fn kill(&mut self) -> Result<()> {
         if let Some(child) = self.child.as_mut() {
             child.kill().map_err(Error::io("killing a Kafka broker"))?;
-            child
-                .wait()
-                .map_err(Error::io("waiting for a killed Kafka broker"))?;
+            child.wait().map_err(Error::io("waiting for a killed Kafka broker"))?;
         }
         self.forget();
         Ok(())
@@ -145,11 +110,7 @@ impl Node {
         let limit = Duration::from_secs(60);
         let deadline = Instant::now() + limit;
         while let Some(child) = self.child.as_mut() {
-            if child
-                .try_wait()
-                .map_err(Error::io("waiting for a Kafka broker"))?
-                .is_some()
-            {
+            if child.try_wait().map_err(Error::io("waiting for a Kafka broker"))?.is_some() {
                 self.forget();
             } else if Instant::now() > deadline {
                 return Err(Error::Deadline {

@@ -79,10 +79,7 @@ impl Default for KafkaOptions {
 impl KafkaOptions {
     /// Three brokers, replication factor 3, `min.insync.replicas` 2.
     pub fn three_brokers() -> Self {
-        Self {
-            brokers: 3,
-            ..Self::default()
-        }
+        Self { brokers: 3, ..Self::default() }
     }
 
     /// Sets one line of `server.properties`.

@@ -14,14 +14,11 @@ impl Tls {
     /// Makes an authority, a server and a client certificate in the folder.
     pub(super) fn generate(dir: &Path, hosts: &[String]) -> Result<Self> {
         let failed = |e: rcgen::Error| Error::Setup(format!("making certificates: {e}"));
-        let write = |name: &str, text: String| {
-            std::fs::write(dir.join(name), text).map_err(Error::io(format!("writing {name}")))
-        };
+        let write = |name: &str, text: String| std::fs::write(dir.join(name), text).map_err(Error::io(format!("writing {name}")));
         let ca_key = KeyPair::generate().map_err(failed)?;
         let mut ca = CertificateParams::new(Vec::new()).map_err(failed)?;
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        ca.distinguished_name
-            .push(DnType::CommonName, "Semel tests");
+        ca.distinguished_name.push(DnType::CommonName, "Semel tests");
         write("ca.pem", ca.self_signed(&ca_key).map_err(failed)?.pem())?;
         let issuer = Issuer::from_params(&ca, &ca_key);
         for (name, common) in [("server", "broker"), ("client", "client")] {
@@ -29,16 +26,11 @@ impl Tls {
             let mut params = CertificateParams::new(hosts.to_vec()).map_err(failed)?;
             params.distinguished_name.push(DnType::CommonName, common);
             let cert = params.signed_by(&key, &issuer).map_err(failed)?.pem();
-            write(
-                &format!("{name}.pem"),
-                format!("{}{cert}", key.serialize_pem()),
-            )?;
+            write(&format!("{name}.pem"), format!("{}{cert}", key.serialize_pem()))?;
             write(&format!("{name}.crt"), cert)?;
             write(&format!("{name}.key"), key.serialize_pem())?;
         }
-        Ok(Self {
-            dir: dir.to_owned(),
-        })
+        Ok(Self { dir: dir.to_owned() })
     }
 
     /// The authority's certificate.

@@ -192,4 +192,3 @@ pub(crate) fn state_column<'a>(columns: &'a [ArrayRef], i: usize, expected: &Dat
 pub(crate) fn input<'a>(column: Option<&'a ArrayRef>, name: &str) -> Result<&'a ArrayRef, StateError> {
     column.ok_or_else(|| StateError::ColumnType { what: format!("input of {name}"), expected: "a column".into(), found: "none".into() })
 }
-

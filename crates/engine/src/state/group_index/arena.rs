@@ -190,9 +190,11 @@ impl RowKeys {
         ids: &mut Ids,
         groups: &mut Vec<u32>,
     ) -> Result<(), StateError> {
-        let columns = keys.iter().zip(types).enumerate().map(|(i, (column, data_type))| {
-            canonical_column(column, data_type, &|| format!("key column {i}")).map(canonical_floats)
-        });
+        let columns = keys
+            .iter()
+            .zip(types)
+            .enumerate()
+            .map(|(i, (column, data_type))| canonical_column(column, data_type, &|| format!("key column {i}")).map(canonical_floats));
         let columns = columns.collect::<Result<Vec<_>, _>>()?;
         self.batch.clear();
         self.converter.append(&mut self.batch, &columns).doing("encoding keys")?;

@@ -109,9 +109,7 @@ impl<K: Packed> Fixed<K> {
             let hash = key.hash();
             let mask = batch_masks.get(row).copied().unwrap_or(0);
             let table = shards.table(hash);
-            let equal = |&group: &u32| {
-                values[group as usize] == key && (masks.is_empty() || masks[group as usize] == mask)
-            };
+            let equal = |&group: &u32| values[group as usize] == key && (masks.is_empty() || masks[group as usize] == mask);
             if !insert {
                 groups.push(table.find(hash, equal).copied().unwrap_or(NO_GROUP));
                 continue;
@@ -172,17 +170,15 @@ impl<K: Packed> Fixed<K> {
             8 => Buffer::from_iter(groups.iter().map(|group| value(group) as u64)),
             _ => Buffer::from_iter(groups.iter().map(|group| value(group) as i128)),
         };
-        let nulls = (!self.masks.is_empty()).then(|| {
-            NullBuffer::new(BooleanBuffer::collect_bool(groups.len(), |row| self.masks[groups[row] as usize] >> i & 1 == 0))
-        });
+        let nulls = (!self.masks.is_empty())
+            .then(|| NullBuffer::new(BooleanBuffer::collect_bool(groups.len(), |row| self.masks[groups[row] as usize] >> i & 1 == 0)));
         let nulls = nulls.filter(|nulls| nulls.null_count() > 0).map(|nulls| nulls.into_inner().into_inner());
         let data = ArrayData::try_new(data_type.clone(), groups.len(), nulls, 0, vec![buffer], vec![]);
         Ok(make_array(data.doing("giving keys back")?))
     }
 
     pub fn memory_bytes(&self) -> usize {
-        (self.values.capacity() + self.batch.capacity()) * size_of::<K>()
-            + (self.masks.capacity() + self.batch_masks.capacity()) * 2
+        (self.values.capacity() + self.batch.capacity()) * size_of::<K>() + (self.masks.capacity() + self.batch_masks.capacity()) * 2
     }
 }
 

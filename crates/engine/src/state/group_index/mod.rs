@@ -208,9 +208,10 @@ impl GroupIndex {
     /// The key of one group as text, for messages.
     pub fn describe(&self, group: u32) -> String {
         let Ok(columns) = self.keys(&[group]) else { return "?".into() };
-        let texts = columns.iter().zip(&self.types).map(|(column, data_type)| {
-            arrow::util::display::array_value_to_string(column, 0).unwrap_or_else(|_| type_name(data_type))
-        });
+        let texts = columns
+            .iter()
+            .zip(&self.types)
+            .map(|(column, data_type)| arrow::util::display::array_value_to_string(column, 0).unwrap_or_else(|_| type_name(data_type)));
         texts.collect::<Vec<_>>().join(", ")
     }
 }

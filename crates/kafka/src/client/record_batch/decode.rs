@@ -153,7 +153,9 @@ impl Decoder {
                 let start = plain.len();
                 let room = self.options.max_batch_bytes.min(u32::MAX as usize - start);
                 let unpacked = codec.decompress(&batch[HEADER..], plain, room);
-                unpacked.map_err(|e| format!("{codec:?}: {e}")).and_then(|()| read_records(&mut chunk.out, plain, start, &h, self.next_offset))
+                unpacked
+                    .map_err(|e| format!("{codec:?}: {e}"))
+                    .and_then(|()| read_records(&mut chunk.out, plain, start, &h, self.next_offset))
             } else {
                 let body = &self.records[..self.at + h.size];
                 read_records(&mut chunk.out, body, self.at + HEADER, &h, self.next_offset)

@@ -201,7 +201,8 @@ impl BatchBuilder {
                 .map_err(|e| ClientError::Usage(format!("a batch cannot be compressed with {compression:?}: {e}")))?;
             batch = packed;
         }
-        let length = i32::try_from(batch.len() - PREFIX).map_err(|_| ClientError::Usage("a batch of more than 2 GiB cannot be sent".into()))?;
+        let length =
+            i32::try_from(batch.len() - PREFIX).map_err(|_| ClientError::Usage("a batch of more than 2 GiB cannot be sent".into()))?;
         let attributes = compression.bits() | if identity.transactional { TRANSACTIONAL } else { 0 };
         // Base offset 0 and, at 12, partition leader epoch -1: the broker sets both.
         batch[8..12].copy_from_slice(&length.to_be_bytes());

@@ -104,7 +104,12 @@ fn rows_are_appended_until_the_batch_is_full() {
     let data = vec![b'x'; 1000];
     let ends: Vec<usize> = (1..=10).map(|i| i * 100).collect();
     let each: Vec<i64> = (0..10).collect();
-    let rows = RowColumns { timestamps: Timestamps::Each(&each), keys: None, values: Column { data: &data, ends: &ends, valid: None }, headers: &[] };
+    let rows = RowColumns {
+        timestamps: Timestamps::Each(&each),
+        keys: None,
+        values: Column { data: &data, ends: &ends, valid: None },
+        headers: &[],
+    };
     let mut b = BatchBuilder::new();
     let at = b.append_rows(&rows, Some(&[9, 8, 7, 6]), 0, 400).unwrap();
     assert!(at < 4 && b.size() <= 400, "{at} rows, {} bytes", b.size());
