@@ -26,8 +26,11 @@ pub trait DynSink: Send + Sync {
     /// See [`TwoPhaseCommitSink::sweep`].
     fn sweep<'a>(&'a self, job: &'a JobIdentity, uid: &'a OperatorUid) -> BoxFuture<'a, ConnectorResult<Swept>>;
     /// See [`TwoPhaseCommitSink::open`].
-    fn open<'a>(&'a self, context: SinkContext) -> BoxFuture<'a, ConnectorResult<(Box<dyn DynWriter>, Box<dyn DynCommitter>)>>;
+    fn open<'a>(&'a self, context: SinkContext) -> BoxFuture<'a, ConnectorResult<OpenSink>>;
 }
+
+/// The two halves of one subtask of a sink.
+pub type OpenSink = (Box<dyn DynWriter>, Box<dyn DynCommitter>);
 
 /// A writer with the transaction that it has open.
 pub trait DynWriter: Send {
@@ -78,7 +81,7 @@ impl<S: TwoPhaseCommitSink> DynSink for S {
     fn sweep<'a>(&'a self, job: &'a JobIdentity, uid: &'a OperatorUid) -> BoxFuture<'a, ConnectorResult<Swept>> {
         TwoPhaseCommitSink::sweep(self, job, uid).boxed()
     }
-    fn open<'a>(&'a self, context: SinkContext) -> BoxFuture<'a, ConnectorResult<(Box<dyn DynWriter>, Box<dyn DynCommitter>)>> {
+    fn open<'a>(&'a self, context: SinkContext) -> BoxFuture<'a, ConnectorResult<OpenSink>> {
         async move {
             let (writer, committer) = TwoPhaseCommitSink::open(self, context).await?;
             let writer: Box<dyn DynWriter> = Box::new(OpenWriter::<S> { writer, open: None });

@@ -162,7 +162,7 @@ impl SinkWriter for FileWriter {
             }
             let ready = transaction.ready();
             match File::options().write(true).create_new(true).open(&ready) {
-                Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(failed("creating", &ready, e)),
+                Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(failed("creating", &ready, e)),
                 _ => sync_folder(&transaction.pending_folder()),
             }
         })

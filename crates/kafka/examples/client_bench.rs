@@ -29,7 +29,7 @@ fn report(what: &str, rows: u64, began: Instant, cpu_before: f64) {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> std::result::Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, bootstrap, topic, millions, rest @ ..] = &args[..] else {
         return Err("usage: client_bench <bootstrap> <topic> <millions> [compression]".into());

@@ -17,6 +17,9 @@ enum Key {
     Serialized { columns: Vec<usize>, serializer: Box<dyn SerializationSchema> },
 }
 
+/// A topic and the numbers of its rows; `None`: all.
+pub type TopicRows = (Arc<str>, Option<Vec<u32>>);
+
 /// Encodes the rows of one subtask.
 pub struct RowEncoder {
     schema: SchemaRef,
@@ -182,7 +185,7 @@ impl RowEncoder {
                 let metadata = matches!(topic, TopicColumn::Column(index) if index == *column)
                     || headers.iter().any(|(_, index)| index == column)
                     || timestamp == Some(*column);
-                !metadata && !(settings.value_fields == ValueFields::ExceptKey && keys.contains(column))
+                !(metadata || settings.value_fields == ValueFields::ExceptKey && keys.contains(column))
             })
             .collect();
         let fatal =
@@ -267,7 +270,7 @@ impl RowEncoder {
     }
 
     /// The topics of the last encoded batch with the numbers of their rows; `None` for the rows: all.
-    pub fn topics(&self) -> ConnectorResult<Vec<(Arc<str>, Option<Vec<u32>>)>> {
+    pub fn topics(&self) -> ConnectorResult<Vec<TopicRows>> {
         let column = match (&self.topic, &self.encoded.topic_column) {
             (TopicColumn::Fixed(topic), _) => return Ok(vec![(topic.clone(), None)]),
             (TopicColumn::Column(_), Some(column)) => column,

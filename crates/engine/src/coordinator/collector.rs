@@ -21,8 +21,8 @@ pub fn collector<'s>(scope: Scope<'s, Time>, reports: StreamVec<'s, Time, Commit
         let mut waited_for = job.first_checkpoint();
         move |frontiers| {
             input.for_each(|_, reports| {
-                for report in reports.drain(..).filter(|r| r.outcome == Committed::Already) {
-                    // Only a successor's recovery commits what we have not.
+                // Only a successor's recovery commits what we have not.
+                if let Some(report) = reports.iter().find(|r| r.outcome == Committed::Already) {
                     fail(Failure::Fenced(format!("a transaction of sink {} had been committed by another generation", report.sink)));
                 }
             });

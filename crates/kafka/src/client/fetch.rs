@@ -57,7 +57,10 @@ impl FetchConfig {
                 "read_committed" => IsolationLevel::ReadCommitted,
                 "read_uncommitted" => IsolationLevel::ReadUncommitted,
                 other => {
-                    return Err(ClientError::config("isolation.level", format!("'{other}' is neither read_committed nor read_uncommitted")));
+                    return Err(ClientError::config(
+                        "isolation.level",
+                        format!("'{other}' is neither read_committed nor read_uncommitted"),
+                    ));
                 }
             };
         }

@@ -203,7 +203,7 @@ impl Sender {
                 return None;
             }
             let answer = self.send_request(&connection, &batches);
-            let Some(node) = self.nodes.get_mut(&id) else { return None };
+            let node = self.nodes.get_mut(&id)?;
             node.in_flight += 1;
             let event = match answer {
                 Ok(Some(answer)) => {
