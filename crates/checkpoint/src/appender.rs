@@ -1,6 +1,6 @@
 //! Appending checkpoints to the journal.
 
-use crate::decide::{AppendStep, PutAnswer, after_put, after_read_back, after_read_next};
+use crate::decide::{AppendStep, PutAnswer, after_put, after_read_back, after_read_next, start_is_there};
 use crate::ids::{CheckpointId, Generation, JobUuid};
 use crate::journal::{JournalError, encode_entry, read_entry, read_journal};
 use crate::paths;
@@ -30,6 +30,15 @@ pub enum AppendError {
     #[error("journal entry {number} was written by another process of the same generation: only one may append")]
     Conflict {
         /// The entry's number.
+        number: u64,
+    },
+    /// The folder was emptied or replaced under the running job.
+    #[error(
+        "the journal no longer holds the start of this generation (entry {number}): the folder was emptied or replaced while the job \
+         ran; nothing of this checkpoint is committed. Make sure that no process of the job runs, then restore the folder or start anew"
+    )]
+    Replaced {
+        /// The number of the missing entry.
         number: u64,
     },
     /// The store failed for good.
@@ -68,7 +77,15 @@ pub struct AppenderState {
     pub(crate) generation: Generation,
     pub(crate) number: u64,
     pub(crate) newest: CheckpointId,
+    pub(crate) start: Start,
     pub(crate) in_doubt: bool,
+}
+
+/// The generation's own entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Start {
+    pub(crate) number: u64,
+    pub(crate) nonce: Uuid,
 }
 
 impl AppenderState {
@@ -142,6 +159,11 @@ impl Appender {
         match put_entry(self.store.as_ref(), job, number, &entry).await? {
             Put::Durable => {}
             Put::Fenced => return Err(self.who_fenced(number, generation).await?),
+        }
+        let Start { number, nonce } = self.state.start;
+        let found = retry_transient(|| read_entry(self.store.as_ref(), number)).await?;
+        if !start_is_there(found.map(|(job, entry)| (job, entry.nonce())), job, nonce) {
+            return Err(AppendError::Replaced { number });
         }
         let Entry::Checkpoint(entry) = entry else {
             return Err(AppendError::InDoubt);

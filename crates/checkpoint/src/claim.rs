@@ -1,6 +1,6 @@
 //! Starting a job: claiming the next generation.
 
-use crate::appender::{Appender, AppenderState, Put, put_entry, retry_transient};
+use crate::appender::{Appender, AppenderState, Put, Start, put_entry, retry_transient};
 use crate::decide::{ClaimDecision, NotRetained, claim_holds, decide_claim};
 use crate::ids::{CheckpointId, JobIdentity, JobUuid};
 use crate::journal::{JournalError, JournalView, read_entry, read_journal};
@@ -162,7 +162,12 @@ async fn try_claim(
     if let Put::Durable = outcome {
         let listed = store.list(paths::JOURNAL).await?;
         if claim_holds(decision.number, listed.iter().filter_map(|object| paths::journal_number(&object.path))) {
-            return Ok(Some(start));
+            // Emptied since it was read: the claim stands in nothing, or in the journal of another job.
+            return match retry_transient(|| read_entry(store.as_ref(), 0)).await? {
+                Some((found, _)) if found == uuid => Ok(Some(start)),
+                Some((found, _)) => Err(JournalError::Foreign { path: paths::journal_entry(0), found, expected: uuid }.into()),
+                None => Err(JournalError::NoJob.into()),
+            };
         }
         // Somebody went on beyond this number. A start there has won; else an old incarnation still runs.
         let view = read_journal(store.clone()).await?;
@@ -187,7 +192,8 @@ async fn try_claim(
 
 fn started(store: Arc<dyn Store>, uuid: JobUuid, request: &ClaimRequest, decision: ClaimDecision, entry: GenerationEntry) -> Claim {
     let generation = decision.generation;
-    let state = AppenderState { job: uuid, generation, number: decision.number + 1, newest: decision.committed, in_doubt: false };
+    let start = Start { number: decision.number, nonce: entry.nonce };
+    let state = AppenderState { job: uuid, generation, number: decision.number + 1, newest: decision.committed, start, in_doubt: false };
     let permitted = |(checkpoint, committable)| (CommitPermit::new(uuid, checkpoint, generation), committable);
     Claim {
         identity: JobIdentity { name: request.job_name.clone(), uuid, generation },

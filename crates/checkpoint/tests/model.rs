@@ -10,6 +10,8 @@
 mod facts;
 #[path = "model/protocol.rs"]
 mod protocol;
+#[path = "model/shared.rs"]
+mod shared;
 #[path = "model/sink.rs"]
 mod sink;
 #[path = "model/state.rs"]
@@ -53,6 +55,7 @@ enum Action {
 struct Rules {
     put_if_absent: bool,
     read_next_after_repeat: bool,
+    read_start_after_put: bool,
     list_after_claim: bool,
     recommit_all: bool,
     generation_in_names: bool,
@@ -68,6 +71,7 @@ struct Rules {
 const ALL: Rules = Rules {
     put_if_absent: true,
     read_next_after_repeat: true,
+    read_start_after_put: true,
     list_after_claim: true,
     recommit_all: true,
     generation_in_names: true,
@@ -116,6 +120,7 @@ impl Model for Config {
             Property::always(LOST, none_lost),
             Property::always(UNTRUE, |_, state| committed_is_true(state)),
             Property::always(MISSING, files_exist),
+            Property::always(MISLED, |_, state: &State| !state.misled),
             Property::always("the job can be started again", |_, state| Config::can_restart(state)),
             Property::sometimes("all records are visible", |_, state: &State| {
                 state.external.visible.iter().any(|job| job.iter().all(|count| *count == 1))
@@ -128,9 +133,10 @@ const DOUBLED: &str = "no record is visible more often than allowed";
 const LOST: &str = "every record of a completed checkpoint is visible or can be committed";
 const UNTRUE: &str = "what an entry calls committed is visible";
 const MISSING: &str = "the files of every checkpoint that can be restored exist";
+const MISLED: &str = "no append is called durable after a successor has claimed";
 
 fn none_doubled(state: &State) -> bool {
-    let jobs = state.external.visible.iter().zip(&state.allowed);
+    let jobs = state.external.visible.iter().zip(state.allowed.iter());
     jobs.into_iter().all(|(visible, allowed)| visible.iter().zip(allowed).all(|(visible, allowed)| visible <= allowed))
 }
 
@@ -246,7 +252,14 @@ fn without_put_if_absent_zombies_append() {
 fn without_reading_the_next_number_a_repeated_put_fills_a_hole() {
     let rules = Rules { read_next_after_repeat: false, ..ALL };
     let budget = Budget { faults: 1, collections: 1, ..NOTHING };
-    fails("read_next_after_repeat", Config { rules, budget, ..BASE }, &[DOUBLED, LOST]);
+    fails("read_next_after_repeat", Config { rules, budget, ..BASE }, &[MISLED]);
+}
+
+#[test]
+fn without_reading_its_start_a_zombie_goes_on_in_an_emptied_store() {
+    let rules = Rules { read_start_after_put: false, ..ALL };
+    let budget = Budget { wipes: 1, ..NOTHING };
+    fails("read_start_after_put", Config { rules, records: 2, budget, ..BASE }, &[DOUBLED]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
 //! The engine's own view of sources and sinks: handles as JSON, futures in boxes.
+use crate::sink::TransactionAdmin;
 use crate::sink::{
     Committed, ConnectorError, ConnectorResult, Finding, JobNeeds, Pending, SinkCommitter, SinkContext, SinkWriter, Swept,
     TwoPhaseCommitSink,
@@ -25,6 +26,8 @@ pub trait DynSink: Send + Sync {
     ) -> BoxFuture<'a, ConnectorResult<Swept>>;
     /// See [`TwoPhaseCommitSink::sweep`].
     fn sweep<'a>(&'a self, job: &'a JobIdentity, uid: &'a OperatorUid) -> BoxFuture<'a, ConnectorResult<Swept>>;
+    /// See [`TwoPhaseCommitSink::transactions`].
+    fn transactions(&self) -> Option<Arc<dyn TransactionAdmin>>;
     /// See [`TwoPhaseCommitSink::open`].
     fn open<'a>(&'a self, context: SinkContext) -> BoxFuture<'a, ConnectorResult<OpenSink>>;
 }
@@ -61,6 +64,9 @@ fn handle<T: DeserializeOwned>(committable: &Committable) -> ConnectorResult<T> 
 }
 
 impl<S: TwoPhaseCommitSink> DynSink for S {
+    fn transactions(&self) -> Option<Arc<dyn TransactionAdmin>> {
+        TwoPhaseCommitSink::transactions(self)
+    }
     fn preflight<'a>(&'a self, needs: &'a JobNeeds, uid: &'a OperatorUid, schema: &'a SchemaRef) -> BoxFuture<'a, Vec<Finding>> {
         TwoPhaseCommitSink::preflight(self, needs, uid, schema).boxed()
     }

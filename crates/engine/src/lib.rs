@@ -30,6 +30,7 @@ pub mod state;
 pub mod status;
 pub mod tasks;
 pub mod time;
+pub mod transaction_admin;
 pub mod watermark;
 pub mod wire;
 pub mod worker;

@@ -13,12 +13,14 @@
 //!
 //! Every external name must hold job uuid, sink uid, subtask, checkpoint and generation where the external system allows:
 //! a frozen process and its successor work on the same checkpoint ids.
+pub use crate::transaction_admin::{ExternalTransaction, TransactionAdmin};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use semel_checkpoint::{CheckpointId, CommitPermit, JobIdentity, OperatorUid};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Why a sink or source call failed. Any of them ends the generation; the kind decides what happens then.
@@ -156,6 +158,11 @@ pub trait TwoPhaseCommitSink: Send + Sync + 'static {
     /// Ends transactions of this job uuid and sink whose generation is strictly lower than `job.generation`. It is only
     /// called after `recover` has committed everything that any journal entry holds.
     fn sweep(&self, job: &JobIdentity, uid: &OperatorUid) -> impl Future<Output = ConnectorResult<Swept>> + Send;
+
+    /// How the command `transactions` looks into the external system. `None`: it cannot.
+    fn transactions(&self) -> Option<Arc<dyn TransactionAdmin>> {
+        None
+    }
 
     /// Opens the two halves of a subtask.
     fn open(&self, context: SinkContext) -> impl Future<Output = ConnectorResult<(Self::Writer, Self::Committer)>> + Send;

@@ -25,6 +25,11 @@ impl FileSink {
         FileSinkBuilder::new(folder, format)
     }
 
+    /// Begins a sink that writes each row as a line of JSON.
+    pub fn json(folder: impl Into<PathBuf>) -> FileSinkBuilder {
+        FileSink::builder(folder, Format::Json(semel_formats::JsonOptions::default()))
+    }
+
     pub(crate) fn new(settings: FileSinkSettings) -> FileSink {
         FileSink { settings: Arc::new(settings) }
     }

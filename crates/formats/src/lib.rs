@@ -20,6 +20,8 @@ mod record;
 mod rows;
 pub(crate) mod text;
 
+pub use csv::CsvOptions;
 pub use error::SchemaError;
 pub use format::Format;
+pub use json::JsonOptions;
 pub use record::{BadRecord, Decoded, DeserializationSchema, EncodeError, EncodedRows, Records, SerializationSchema, Span};

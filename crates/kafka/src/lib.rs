@@ -30,6 +30,7 @@ pub mod settle;
 pub mod sink;
 pub mod source;
 pub mod split;
+mod transaction_admin;
 pub mod transactions;
 pub mod writer;
 

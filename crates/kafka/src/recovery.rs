@@ -7,7 +7,7 @@ use crate::handle::KafkaTransaction;
 use crate::ids::{IdParts, IdScope};
 use crate::settle::{Settled, Settler};
 use crate::{ConnectorError, ConnectorResult};
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use semel_checkpoint::{CheckpointId, Generation};
 use semel_engine::sink::{Pending, Swept};
 use std::collections::BTreeMap;
@@ -16,7 +16,8 @@ use std::time::Duration;
 /// How long listing the transactions of all brokers may take.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Commits everything that is pending, checkpoint by checkpoint, until each is proven. The first loss is the error.
+/// Commits everything that is pending, checkpoint by checkpoint, until each is proven. One that is lost does not keep the others
+/// from being committed: they are complete as well, and the error then names all that is lost.
 pub async fn commit_pending(settler: &Settler, pending: Vec<Pending<KafkaTransaction>>) -> ConnectorResult<()> {
     let mut checkpoints: BTreeMap<CheckpointId, Vec<KafkaTransaction>> = BTreeMap::new();
     for pending in pending {
@@ -24,6 +25,7 @@ pub async fn commit_pending(settler: &Settler, pending: Vec<Pending<KafkaTransac
             checkpoints.entry(pending.checkpoint).or_default().push(pending.transaction);
         }
     }
+    let mut lost = Vec::new();
     for (checkpoint, transactions) in checkpoints {
         let commits = transactions.iter().map(|transaction| async move {
             match settler.commit(transaction).await? {
@@ -31,12 +33,21 @@ pub async fn commit_pending(settler: &Settler, pending: Vec<Pending<KafkaTransac
                     tracing::info!(%checkpoint, %transaction, ?how, "committed at recovery");
                     Ok(())
                 }
-                Settled::Aborted { .. } => Err(ConnectorError::Lost(format!("{transaction} of checkpoint {checkpoint}: aborted"))),
+                Settled::Aborted { .. } => Err(ConnectorError::Lost(format!("{transaction}: aborted"))),
             }
         });
-        try_join_all(commits).await?;
+        for outcome in join_all(commits).await {
+            match outcome {
+                Ok(()) => {}
+                Err(ConnectorError::Lost(what)) => lost.push(format!("checkpoint {checkpoint}: {what}")),
+                Err(other) => return Err(other),
+            }
+        }
     }
-    Ok(())
+    match lost.is_empty() {
+        true => Ok(()),
+        false => Err(ConnectorError::Lost(lost.join("; "))),
+    }
 }
 
 /// Which of the listed ids a generation may end: those of its own job and sink, of strictly lower generations.

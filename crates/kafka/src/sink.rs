@@ -12,7 +12,8 @@ use crate::writer::KafkaWriter;
 use crate::{ConnectorError, ConnectorResult, preflight, recovery};
 use arrow::datatypes::SchemaRef;
 use semel_checkpoint::{JobIdentity, OperatorUid};
-use semel_engine::sink::{Finding, JobNeeds, Pending, SinkContext, Swept, TwoPhaseCommitSink};
+use semel_engine::sink::{Finding, JobNeeds, Pending, SinkContext, Swept, TransactionAdmin, TwoPhaseCommitSink};
+use semel_formats::{Format, JsonOptions};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
@@ -42,6 +43,16 @@ impl KafkaSink {
     /// Begins a sink; the serializer makes the records' values.
     pub fn builder(serializer: SerializerFactory) -> KafkaSinkBuilder {
         KafkaSinkBuilder::new(serializer)
+    }
+
+    /// Begins a sink whose records' values are JSON objects.
+    pub fn json() -> KafkaSinkBuilder {
+        KafkaSink::with_format(Format::Json(JsonOptions::default()))
+    }
+
+    /// Begins a sink whose records' values are rows in this format.
+    pub fn with_format(format: Format) -> KafkaSinkBuilder {
+        KafkaSink::builder(Arc::new(move |schema| format.serializer(schema.clone()).map_err(|e| e.to_string())))
     }
 
     pub(crate) fn new(settings: SinkSettings) -> KafkaSink {
@@ -85,6 +96,10 @@ impl TwoPhaseCommitSink for KafkaSink {
     type Transaction = KafkaTransaction;
     type Writer = KafkaWriter;
     type Committer = KafkaCommitter;
+
+    fn transactions(&self) -> Option<Arc<dyn TransactionAdmin>> {
+        Some(Arc::new(self.clone()))
+    }
 
     async fn preflight(&self, needs: &JobNeeds, uid: &OperatorUid, schema: &SchemaRef) -> Vec<Finding> {
         _ = uid;

@@ -11,6 +11,7 @@ use arrow::datatypes::SchemaRef;
 use semel_checkpoint::{JobIdentity, OperatorUid, SplitState};
 use semel_engine::sink::{Finding, JobNeeds};
 use semel_engine::source::{Source, SourceContext};
+use semel_formats::{Format, JsonOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,16 @@ impl KafkaSource {
     /// Begins a source; the deserializer makes rows of the records' values.
     pub fn builder(deserializer: DeserializerFactory) -> KafkaSourceBuilder {
         KafkaSourceBuilder::new(deserializer)
+    }
+
+    /// Begins a source whose records' values are JSON objects with these columns.
+    pub fn json(schema: SchemaRef) -> KafkaSourceBuilder {
+        KafkaSource::with_format(Format::Json(JsonOptions::default()), schema)
+    }
+
+    /// Begins a source whose records' values are rows of this schema.
+    pub fn with_format(format: Format, schema: SchemaRef) -> KafkaSourceBuilder {
+        KafkaSource::builder(Arc::new(move || format.deserializer(schema.clone()).map_err(|e| e.to_string())))
     }
 
     pub(crate) fn new(settings: SourceSettings) -> KafkaSource {

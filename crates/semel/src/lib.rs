@@ -1,21 +1,22 @@
 //! Semel: end-to-end exactly-once stream processing. The library's public face, its command line and its supervisor.
 //!
-//! A program builds a [`job::Job`] and hands it to [`cli::main`]. The process that the user starts is the *supervisor*: it claims a
+//! A program builds its streams in [`api::execute`]. The process that the user starts is the *supervisor*: it claims a
 //! generation in the checkpoint store, lets the sinks commit what is pending, and starts worker processes (the same program) that
 //! run the dataflow. Whatever fails ends the generation; the supervisor starts the next one from the newest checkpoint.
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`api`] | streams, windows, sources and sinks: what a program is written with |
 //! | [`job`] | what is run |
 //! | [`options`] | settings: names, values and where they come from |
 //! | [`cli`] | the command line that every program on the library has |
 //! | [`supervisor`] | starts, watches and restarts worker processes |
 //! | [`cluster`] | authenticated links between the processes of a job |
 //! | [`metrics`], [`logging`] | what is shown of a running job |
+pub mod api;
 pub mod cli;
 pub mod cluster;
 pub mod job;
-mod kafka_transactions;
 pub mod logging;
 pub mod metrics;
 pub mod options;

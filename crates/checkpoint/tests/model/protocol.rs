@@ -4,21 +4,23 @@ use super::facts;
 use super::sink::{External, Transaction};
 use super::state::*;
 use super::{Action, Config, Put};
-use semel_checkpoint::decide::{PutAnswer, after_put, after_read_back, after_read_next, claim_holds};
+use semel_checkpoint::decide::{PutAnswer, after_put, after_read_back, after_read_next, claim_holds, start_is_there};
 use semel_checkpoint::{Entry, PutOutcome, decide_claim, retained_after};
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 impl Config {
     pub fn initial(&self) -> State {
         let visible = vec![vec![0; usize::from(self.records)]; 2];
         let allowed = vec![vec![1; usize::from(self.records)]; 2];
         State {
-            journal: Default::default(),
-            files: Default::default(),
+            journal: BTreeMap::new().into(),
+            files: BTreeMap::new().into(),
             network: vec![],
-            external: External { kind: self.kind, slots: Default::default(), visible },
-            incarnations: vec![Incarnation::default(); usize::from(self.incarnations)],
-            allowed,
+            external: External { kind: self.kind, slots: Default::default(), visible }.into(),
+            incarnations: vec![Incarnation::default().into(); usize::from(self.incarnations)],
+            allowed: allowed.into(),
+            misled: false,
             jobs: 0,
             budget: self.budget,
         }
@@ -166,7 +168,7 @@ impl Config {
         let job = state.job()?;
         let Some(entries) = facts::entries(state) else {
             // An entry of another job: the start is refused with an error.
-            state.incarnations[n] = Incarnation { phase: Phase::Stopped, starts, ..Incarnation::default() };
+            state.incarnations[n] = Incarnation { phase: Phase::Stopped, starts, ..Incarnation::default() }.into();
             return Some(());
         };
         let decision = decide_claim(&entries, from.map(facts::id)).ok()?;
@@ -207,9 +209,11 @@ impl Config {
             retained: decision.retained.iter().map(|id| facts::small(*id)).collect(),
             chain: source.map(|checkpoint| checkpoint.files).unwrap_or_default(),
             permits,
+            start: (number, Some(append.record.clone())),
             append: Some(append),
             ..Incarnation::default()
-        };
+        }
+        .into();
         // Rows of entries that are given up may be committed already, or by a zombie; `--from` accepts that.
         if from.is_some() {
             let given_up = decision.abandoned.iter().map(|entry| facts::small(entry.id)).collect::<Vec<_>>();
@@ -257,7 +261,14 @@ impl Config {
             }
             Step::ReadNext if !self.rules.read_next_after_repeat => Step::Durable,
             Step::ReadNext => Step::from(after_read_next(state.journal.contains_key(&(append.number + 1)))),
+            Step::ReadStart => {
+                let there = self.start_is_there(state, n);
+                return if there { self.durable(state, n) } else { self.stop(state, n) };
+            }
             Step::List => {
+                if self.rules.read_start_after_put && state.job() != Some(append.record.job) {
+                    return self.stop(state, n);
+                }
                 let numbers = state.journal.keys().map(|number| u64::from(*number));
                 if claim_holds(append.number.into(), numbers) || !self.rules.list_after_claim {
                     state.incarnations[n].append = None;
@@ -274,21 +285,45 @@ impl Config {
         self.go_to(state, n, step, append.repeated);
     }
 
+    fn start_is_there(&self, state: &State, n: usize) -> bool {
+        let (number, Some(start)) = &state.incarnations[n].start else { return false };
+        let found = state.journal.get(number).map(|record| (facts::job_uuid(record.job), facts::nonce(record)));
+        !self.rules.read_start_after_put || start_is_there(found, facts::job_uuid(start.job), facts::nonce(start))
+    }
+
+    /// The appender is told that its checkpoint is durable.
+    fn durable(&self, state: &mut State, n: usize) {
+        let me = &mut *state.incarnations[n];
+        let Some(Append { record: Record { content: Content::Checkpoint(checkpoint), .. }, .. }) = me.append.take() else {
+            return;
+        };
+        me.number += 1;
+        me.in_flight.remove(0);
+        me.retained = checkpoint.retained;
+        let Checkpoint { id, position, transactions, committed, .. } = checkpoint;
+        me.permits.push(Permit { id, position, transactions });
+        if self.rules.reuse_after_durable_entry {
+            me.ids.retain(|(_, checkpoint)| *checkpoint > committed);
+        }
+    }
+
     fn go_to(&self, state: &mut State, n: usize, step: Step, repeated: bool) {
-        let me = &mut state.incarnations[n];
+        let me = &mut *state.incarnations[n];
+        let (job, own) = (me.job, me.generation);
         let Some(append) = &mut me.append else { return };
         append.step = step;
         append.repeated = repeated;
         match (step, append.record.content.clone()) {
-            (Step::Durable, Content::Checkpoint(checkpoint)) => {
-                me.append = None;
-                me.number += 1;
-                me.in_flight.remove(0);
-                me.retained = checkpoint.retained;
-                let Checkpoint { id, position, transactions, committed, .. } = checkpoint;
-                me.permits.push(Permit { id, position, transactions });
-                if self.rules.reuse_after_durable_entry {
-                    me.ids.retain(|(_, checkpoint)| *checkpoint > committed);
+            (Step::Durable, Content::Checkpoint(_)) => {
+                let mut entries = state.journal.values().filter(|record| record.job == job);
+                let later = |record: &Record| matches!(record.content, Content::Generation { generation, .. } if generation > own);
+                state.misled |= entries.any(later);
+                if self.budget.wipes > 0 {
+                    append.step = Step::ReadStart;
+                } else if self.start_is_there(state, n) {
+                    self.durable(state, n);
+                } else {
+                    self.stop(state, n);
                 }
             }
             (Step::Durable, _) => append.step = Step::List,
@@ -309,7 +344,7 @@ impl Config {
 
     /// A stopped one keeps what is under way: commits and removals may still happen.
     fn stop(&self, state: &mut State, n: usize) {
-        let me = &mut state.incarnations[n];
+        let me = &mut *state.incarnations[n];
         let claimed = me.phase == Phase::Running;
         *me = Incarnation {
             phase: Phase::Stopped,
@@ -324,7 +359,7 @@ impl Config {
 
     fn start_again(&self, state: &mut State, n: usize) {
         let starts = state.incarnations[n].starts;
-        state.incarnations[n] = Incarnation { starts, ..Incarnation::default() };
+        state.incarnations[n] = Incarnation { starts, ..Incarnation::default() }.into();
     }
 
     fn commit(&self, state: &mut State, n: usize) {
@@ -332,7 +367,7 @@ impl Config {
         for transaction in &permit.transactions {
             state.external.commit(&self.rules, transaction);
         }
-        let me = &mut state.incarnations[n];
+        let me = &mut *state.incarnations[n];
         if me.phase == Phase::Stopped {
             return;
         }
@@ -351,7 +386,7 @@ impl Config {
             let lower = transaction.generation < generation;
             own_job && (lower || !rules.sweep_only_lower && transaction.generation != generation)
         });
-        let me = &mut state.incarnations[n];
+        let me = &mut *state.incarnations[n];
         if me.phase == Phase::Recovering {
             me.phase = Phase::Running;
             (me.committed, me.committed_position) = me.recovered;
@@ -363,7 +398,7 @@ impl Config {
     /// One record per checkpoint: it is read, written into a transaction and pre-committed; the state is uploaded, or
     /// that fails and the checkpoint is declined.
     fn barrier(&self, state: &mut State, n: usize, uploaded: bool) {
-        let me = &mut state.incarnations[n];
+        let me = &mut *state.incarnations[n];
         let checkpoint = me.next;
         me.next += 1;
         me.position += 1;
@@ -372,7 +407,7 @@ impl Config {
         let (job, generation) = (me.job, me.generation);
         let transaction = Transaction { job, generation, checkpoint, k, records: vec![me.position] };
         state.external.begin(&self.rules, &transaction);
-        let me = &mut state.incarnations[n];
+        let me = &mut *state.incarnations[n];
         me.declined.push(transaction);
         if !uploaded {
             return;
@@ -389,7 +424,7 @@ impl Config {
     }
 
     fn complete(&self, state: &mut State, n: usize) {
-        let me = &mut state.incarnations[n];
+        let me = &mut *state.incarnations[n];
         let InFlight { id, position, files, transactions } = me.in_flight[0].clone();
         let previous: Vec<_> = me.retained.iter().copied().map(facts::id).collect();
         let retained = retained_after(&previous, facts::id(id), self.num_retained.into());
@@ -435,6 +470,17 @@ impl Config {
 
     /// The real claim decision never fails on a journal that the protocol wrote.
     pub fn can_restart(state: &State) -> bool {
+        thread_local!(static KNOWN: RefCell<HashMap<u64, bool>> = RefCell::default());
+        let of = state.journal.hash_once();
+        if let Some(known) = KNOWN.with_borrow(|known| known.get(&of).copied()) {
+            return known;
+        }
+        let can = Config::can_restart_from(state);
+        KNOWN.with_borrow_mut(|known| known.insert(of, can));
+        can
+    }
+
+    fn can_restart_from(state: &State) -> bool {
         let Some(entries) = facts::entries(state) else {
             return true;
         };

@@ -1,6 +1,7 @@
 //! What the model consists of: the store, the sink, and up to three incarnations. Small numbers stand for all ids.
 
 use super::Rules;
+use super::shared::Shared;
 use super::sink::{External, Transaction};
 use semel_checkpoint::decide::AppendStep;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,6 +63,8 @@ pub enum Step {
     Durable,
     Fenced,
     Foreign,
+    /// Only where a store may be emptied; else it happens with the step before.
+    ReadStart,
     List,
 }
 
@@ -126,6 +129,8 @@ pub struct Incarnation {
     pub job: u8,
     pub generation: u8,
     pub number: u8,
+    /// Number and content of its own `Generation` entry.
+    pub start: (u8, Option<Record>),
     pub position: u8,
     pub next: u8,
     pub committed: u8,
@@ -162,14 +167,16 @@ pub struct Budget {
 /// Everything.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    pub journal: BTreeMap<u8, Record>,
-    pub files: BTreeMap<File, u8>,
+    pub journal: Shared<BTreeMap<u8, Record>>,
+    pub files: Shared<BTreeMap<File, u8>>,
     /// Puts that are still on their way.
     pub network: Vec<(u8, Record)>,
-    pub external: External,
-    pub incarnations: Vec<Incarnation>,
+    pub external: Shared<External>,
+    pub incarnations: Vec<Shared<Incarnation>>,
     /// How often each record may be visible, per job: more than once only after `--from` gave it up.
-    pub allowed: Vec<Vec<u8>>,
+    pub allowed: Shared<Vec<Vec<u8>>>,
+    /// A ghost: an append was called durable although a successor had claimed.
+    pub misled: bool,
     pub jobs: u8,
     pub budget: Budget,
 }

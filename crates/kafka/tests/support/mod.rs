@@ -3,10 +3,11 @@
 use arrow::array::{AsArray, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use semel_checkpoint::{CheckpointId, CommitPermit, Generation, JobIdentity, JobUuid, OperatorUid};
-use semel_engine::sink::{Pending, SinkContext};
+use semel_engine::sink::{Pending, SinkContext, SinkWriter};
 use semel_engine::source::{SourceContext, SourceEvent, SourceReader};
 use semel_formats::Format;
 use semel_kafka::client::{ClientConfig, Cluster, Deadline};
+use semel_kafka::writer::KafkaWriter;
 use semel_kafka::{DeliveryGuarantee, KafkaReader, KafkaSink, KafkaSinkBuilder, KafkaSource, KafkaSourceBuilder, KafkaTransaction};
 use semel_testkit::Kafka;
 use std::collections::BTreeMap;
@@ -89,11 +90,43 @@ impl Job {
     }
 }
 
-/// Values that a `read_committed` consumer of Apache's client sees, sorted.
+/// Waits until no transaction under the prefix is being ended: a commit is decided before its markers are written.
+pub fn settled(kafka: &Kafka, prefix: &str) {
+    let end = Instant::now() + Duration::from_secs(20);
+    let ending = |t: &semel_testkit::TransactionInfo| t.transactional_id.starts_with(prefix) && t.state.starts_with("Prepare");
+    while kafka.transactions().unwrap().iter().any(ending) {
+        assert!(Instant::now() < end, "a transaction stays in its Prepare state");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Values that a `read_committed` consumer of Apache's client sees, sorted. The topic is the prefix of the sink's ids.
 pub fn committed(kafka: &Kafka, topic: &str) -> Vec<String> {
+    settled(kafka, topic);
     let mut values: Vec<String> = kafka.read_committed(topic).unwrap().iter().map(|r| r.value_text().to_owned()).collect();
     values.sort_unstable();
     values
+}
+
+/// Ids of the open transactions under the prefix, by the broker's own account.
+pub fn open_ids(kafka: &Kafka, prefix: &str) -> Vec<String> {
+    settled(kafka, prefix);
+    let mut ids: Vec<String> = kafka.open_transactions(prefix).unwrap().into_iter().map(|t| t.transactional_id).collect();
+    ids.sort_unstable();
+    ids
+}
+
+/// As another process would get it: by way of the journal.
+pub fn through_json(transaction: &KafkaTransaction) -> KafkaTransaction {
+    serde_json::from_str(&serde_json::to_string(transaction).unwrap()).unwrap()
+}
+
+/// Begins, writes and pre-commits.
+pub async fn pre_commit(writer: &mut KafkaWriter, checkpoint: u64, rows: RecordBatch) -> KafkaTransaction {
+    let mut transaction = writer.begin_transaction(CheckpointId(checkpoint)).await.unwrap();
+    writer.invoke(&mut transaction, rows).await.unwrap();
+    writer.pre_commit(&mut transaction).await.unwrap();
+    transaction
 }
 
 /// What a reader brought.

@@ -9,7 +9,6 @@ use semel_engine::operators::source::SourceOperator;
 use semel_engine::source::Source;
 use std::cell::RefCell;
 use std::fmt;
-use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,12 +29,12 @@ impl fmt::Debug for StreamExecutionEnvironment {
 }
 
 impl StreamExecutionEnvironment {
-    /// Without parameters; see [`Self::execute`].
+    /// Without parameters, for jobs that are not run by [`super::execute`].
     pub fn new() -> Self {
         StreamExecutionEnvironment::default()
     }
 
-    /// With the settings and parameters of the command line, inside [`crate::cli::main`]; see [`Self::job`].
+    /// With the settings and parameters of the command line.
     pub fn from_settings(settings: &Settings) -> Self {
         StreamExecutionEnvironment { shared: Rc::default(), settings: settings.clone() }
     }
@@ -101,17 +100,7 @@ impl StreamExecutionEnvironment {
         graph.check()?;
         let mut job = Job::new(name, graph);
         job.options.extend(shared.plan.options.clone());
-        let uids = shared.plan.uids()?;
-        for (node, admin) in &shared.transactions {
-            job.transactions.insert(uids[*node].clone(), admin.clone());
-        }
         Ok(job)
-    }
-
-    /// Runs the program's command line with this job; `name` is the job's name, fixed for the life of its checkpoints. The last
-    /// call of `main`, which must end with the answer.
-    pub fn execute(self, name: &str) -> ExitCode {
-        crate::cli::main(|_| self.job(name))
     }
 }
 

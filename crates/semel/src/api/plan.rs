@@ -53,7 +53,11 @@ impl Plan {
     pub(crate) fn set_uid(&mut self, node: usize, uid: &str) -> Result<(), ApiError> {
         let uid = OperatorUid::new(uid)?;
         if let Some(other) = self.nodes.iter().enumerate().find(|(at, n)| *at != node && n.uid.as_ref() == Some(&uid)).map(|(_, n)| n) {
-            return Err(ApiError::Uid(format!("uid {:?} is already that of another operator (a {}): state would be mixed up", uid.as_str(), other.kind)));
+            return Err(ApiError::Uid(format!(
+                "uid {:?} is already that of another operator (a {}): state would be mixed up",
+                uid.as_str(),
+                other.kind
+            )));
         }
         self.nodes[node].uid = Some(uid);
         Ok(())

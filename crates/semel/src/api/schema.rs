@@ -28,6 +28,11 @@ impl SchemaBuilder {
         self
     }
 
+    /// Columns that are known to be right.
+    pub(crate) fn schema(self) -> SchemaRef {
+        Arc::new(Schema::new(self.fields))
+    }
+
     /// The schema.
     ///
     /// # Errors
@@ -38,7 +43,10 @@ impl SchemaBuilder {
             if let DataType::Decimal128(precision, scale) = *field.data_type()
                 && (precision == 0 || precision > 38 || scale < 0 || scale as u8 > precision)
             {
-                let why = format!("column {:?}: DECIMAL({precision}, {scale}) must have 1 to 38 digits, and at most as many of them behind the point", field.name());
+                let why = format!(
+                    "column {:?}: DECIMAL({precision}, {scale}) must have 1 to 38 digits, and at most as many of them behind the point",
+                    field.name()
+                );
                 return Err(ApiError::Operator(why));
             }
         }

@@ -131,7 +131,8 @@ impl Step {
             }
             Step::Project { columns, schema } => {
                 let count = rows.num_rows();
-                let columns = columns.iter().map(|c| evaluate(&c.expr, &rows)?.into_array(count)).collect::<Result<Vec<_>, ArrowError>>()?;
+                let columns =
+                    columns.iter().map(|c| evaluate(&c.expr, &rows)?.into_array(count)).collect::<Result<Vec<_>, ArrowError>>()?;
                 RecordBatch::try_new(schema.clone(), columns).map(Some)
             }
         }

@@ -4,7 +4,6 @@ use super::keyed::{KeyedStream, OutputTag};
 use super::plan::{Plan, Work};
 use super::steps::Steps;
 use super::{ApiError, DataStream, Expr, col};
-use crate::job::TransactionAdmin;
 use arrow::datatypes::SchemaRef;
 use semel_engine::event_time::EventTime;
 use semel_engine::graph::Port;
@@ -21,8 +20,6 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) plan: Plan,
-    /// By the plan's node of the sink.
-    pub(crate) transactions: Vec<(usize, Arc<dyn TransactionAdmin>)>,
 }
 
 /// A stream of rows. Every method makes a new stream and leaves this one as it is: it can be read any number of times.
@@ -134,7 +131,11 @@ impl Stream {
                 return Err(ApiError::Environment("union".into()));
             }
             if self.schema.fields() != other.schema.fields() {
-                return Err(ApiError::SchemaMismatch { place: "union".into(), left: describe(&self.schema), right: describe(&other.schema) });
+                return Err(ApiError::SchemaMismatch {
+                    place: "union".into(),
+                    left: describe(&self.schema),
+                    right: describe(&other.schema),
+                });
             }
             if other.event_time != event_time {
                 event_time = None;
@@ -161,7 +162,9 @@ impl Stream {
     /// The operator has no such output.
     pub fn side_output(&self, tag: &OutputTag) -> Result<Stream, ApiError> {
         let found = self.shared.borrow().plan.side_output(self.port, &tag.name);
-        let (port, schema) = found.ok_or_else(|| ApiError::Operator(format!("the operator has no side output {:?}: request it, e.g. by side_output_late_data", tag.name)))?;
+        let (port, schema) = found.ok_or_else(|| {
+            ApiError::Operator(format!("the operator has no side output {:?}: request it, e.g. by side_output_late_data", tag.name))
+        })?;
         Ok(Stream { shared: self.shared.clone(), port, schema, event_time: None })
     }
 
@@ -183,7 +186,8 @@ impl Stream {
 
     /// Only these columns, if there are others.
     pub(crate) fn narrowed(&self, columns: &[&str]) -> Result<Stream, ApiError> {
-        let mut keep: Vec<usize> = columns.iter().map(|name| column_index(&self.schema, name, &|| "in a keyed operator".into())).collect::<Result<_, _>>()?;
+        let mut keep: Vec<usize> =
+            columns.iter().map(|name| column_index(&self.schema, name, &|| "in a keyed operator".into())).collect::<Result<_, _>>()?;
         keep.sort_unstable();
         keep.dedup();
         if keep.len() == self.schema.fields().len() {
@@ -223,11 +227,5 @@ impl DataStreamSink {
     pub fn uid(self, uid: &str) -> Result<DataStreamSink, ApiError> {
         self.shared.borrow_mut().plan.set_uid(self.node, uid)?;
         Ok(self)
-    }
-
-    /// Lets the command `transactions` look into the sink's external system.
-    pub fn transactions(self, admin: Arc<dyn TransactionAdmin>) -> DataStreamSink {
-        self.shared.borrow_mut().transactions.push((self.node, admin));
-        self
     }
 }

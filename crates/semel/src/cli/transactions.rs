@@ -1,10 +1,11 @@
 //! `transactions list|commit|abort`.
 use super::open;
-use crate::job::{Job, TransactionAdmin};
+use crate::job::Job;
 use crate::options::Settings;
 use crate::supervisor::start::{self, Start};
 use semel_checkpoint::{CheckpointId, Committable, Generation, JobIdentity, decide_claim, read_journal};
 use semel_engine::failure::Failure;
+use semel_engine::sink::TransactionAdmin;
 use std::cell::Cell;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,8 +41,8 @@ pub(super) async fn list(job: &Job, settings: &Settings) -> Result<ExitCode, Fai
             c.sink, c.subtask, c.checkpoint, c.generation, c.rows, c.bytes, c.handle
         );
     }
-    for (uid, _, _) in job.graph.sinks() {
-        let Some(admin) = job.transactions.get(uid) else {
+    for (uid, sink, _) in job.graph.sinks() {
+        let Some(admin) = sink.transactions() else {
             println!("sink {uid}: its external system has no transactions that could be listed");
             continue;
         };
@@ -67,11 +68,11 @@ pub(super) async fn commit(job: &Job, settings: &Settings) -> Result<ExitCode, F
 }
 
 pub(super) async fn abort(job: &Job, settings: &Settings, sink: &str, name: &str) -> Result<ExitCode, Failure> {
-    let sinks: Vec<&str> = job.graph.sinks().map(|(uid, _, _)| uid.as_str()).collect();
-    if !sinks.contains(&sink) {
+    let Some((_, found, _)) = job.graph.sinks().find(|(uid, _, _)| uid.as_str() == sink) else {
+        let sinks: Vec<&str> = job.graph.sinks().map(|(uid, _, _)| uid.as_str()).collect();
         return Err(Failure::Fatal(format!("there is no sink {sink:?}; there are {sinks:?}")));
-    }
-    let Some((_, admin)) = job.transactions.iter().find(|(uid, _)| uid.as_str() == sink) else {
+    };
+    let Some(admin) = found.transactions() else {
         return Err(Failure::Fatal(format!("sink {sink}: its external system has no transactions that could be aborted by name")));
     };
     let known = known(settings).await?;

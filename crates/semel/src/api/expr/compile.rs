@@ -32,7 +32,9 @@ impl Compiled {
                 left.columns(into);
                 right.columns(into);
             }
-            Compiled::Not(of) | Compiled::Negative(of) | Compiled::IsNull(of) | Compiled::IsNotNull(of) | Compiled::Cast(of, _) => of.columns(into),
+            Compiled::Not(of) | Compiled::Negative(of) | Compiled::IsNull(of) | Compiled::IsNotNull(of) | Compiled::Cast(of, _) => {
+                of.columns(into)
+            }
         }
     }
 
@@ -45,7 +47,9 @@ impl Compiled {
                 left.remap(kept);
                 right.remap(kept);
             }
-            Compiled::Not(of) | Compiled::Negative(of) | Compiled::IsNull(of) | Compiled::IsNotNull(of) | Compiled::Cast(of, _) => of.remap(kept),
+            Compiled::Not(of) | Compiled::Negative(of) | Compiled::IsNull(of) | Compiled::IsNotNull(of) | Compiled::Cast(of, _) => {
+                of.remap(kept)
+            }
         }
     }
 }
@@ -126,7 +130,9 @@ impl Compiler<'_> {
             Node::Binary(op, left, right) => {
                 let (left, right) = self.pair(left, right)?;
                 let (left, right) = match op {
-                    BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Multiply | BinaryOp::Divide | BinaryOp::Remainder => self.operands(*op, left, right)?,
+                    BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Multiply | BinaryOp::Divide | BinaryOp::Remainder => {
+                        self.operands(*op, left, right)?
+                    }
                     _ => self.common(*op, left, right)?,
                 };
                 self.binary(*op, left, right)
@@ -138,7 +144,9 @@ impl Compiler<'_> {
         let nullable = left.nullable || right.nullable;
         let data_type = match op {
             // Close enough for what is above it; `compile` asks the kernels for the exact type of the whole.
-            BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Multiply | BinaryOp::Divide | BinaryOp::Remainder => self.arithmetic_type(op, &left, &right),
+            BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Multiply | BinaryOp::Divide | BinaryOp::Remainder => {
+                self.arithmetic_type(op, &left, &right)
+            }
             _ => DataType::Boolean,
         };
         Typed { expr: Compiled::Binary(op, Box::new(left.expr), Box::new(right.expr)), data_type, nullable }
@@ -177,7 +185,12 @@ impl Compiler<'_> {
     /// For a comparison: both in one type.
     fn common(&self, op: BinaryOp, left: Typed, right: Typed) -> Result<(Typed, Typed), ApiError> {
         let Some(to) = common_type(&left.data_type, &right.data_type) else {
-            return Err(self.wrong(format!("{} and {} cannot be compared by {}: cast one of them", name(&left.data_type), name(&right.data_type), op.symbol())));
+            return Err(self.wrong(format!(
+                "{} and {} cannot be compared by {}: cast one of them",
+                name(&left.data_type),
+                name(&right.data_type),
+                op.symbol()
+            )));
         };
         let both = convert(left, &to).and_then(|left| Ok((left, convert(right, &to)?)));
         both.map_err(|e| self.wrong(e.to_string()))
@@ -186,7 +199,12 @@ impl Compiler<'_> {
     /// For arithmetic. Decimals keep their own scales: the kernels know what comes out. Times are left to the kernels.
     fn operands(&self, op: BinaryOp, left: Typed, right: Typed) -> Result<(Typed, Typed), ApiError> {
         let refuse = |left: &Typed, right: &Typed| {
-            Err(self.wrong(format!("{} {} {} is not defined: cast one of them", name(&left.data_type), op.symbol(), name(&right.data_type))))
+            Err(self.wrong(format!(
+                "{} {} {} is not defined: cast one of them",
+                name(&left.data_type),
+                op.symbol(),
+                name(&right.data_type)
+            )))
         };
         let number = |t: &Typed| t.data_type.is_numeric() || t.data_type == DataType::Null;
         if !number(&left) || !number(&right) {

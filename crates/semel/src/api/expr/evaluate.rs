@@ -78,7 +78,9 @@ pub(crate) fn evaluate(expr: &Compiled, rows: &RecordBatch) -> Result<Value, Arr
 }
 
 fn kernel(op: BinaryOp, left: &Value, right: &Value) -> Result<ArrayRef, ArrowError> {
-    let compare = |f: fn(&dyn Datum, &dyn Datum) -> Result<BooleanArray, ArrowError>| -> Result<ArrayRef, ArrowError> { Ok(Arc::new(f(left, right)?)) };
+    let compare = |f: fn(&dyn Datum, &dyn Datum) -> Result<BooleanArray, ArrowError>| -> Result<ArrayRef, ArrowError> {
+        Ok(Arc::new(f(left, right)?))
+    };
     match op {
         BinaryOp::Eq => compare(cmp::eq),
         BinaryOp::NotEq => compare(cmp::neq),

@@ -1,12 +1,11 @@
 //! What the command `transactions` asks a Kafka cluster.
-use crate::job::{ExternalTransaction, TransactionAdmin};
+use crate::connect::connect;
+use crate::sink::KafkaSink;
+use crate::transactions::{TransactionInfo, TransactionTool};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use semel_checkpoint::JobIdentity;
-use semel_engine::sink::ConnectorResult;
-use semel_kafka::KafkaSink;
-use semel_kafka::connect::connect;
-use semel_kafka::transactions::{TransactionInfo, TransactionTool};
+use semel_engine::sink::{ConnectorResult, ExternalTransaction, TransactionAdmin};
 
 async fn tool(sink: &KafkaSink) -> ConnectorResult<TransactionTool> {
     Ok(TransactionTool::new(connect(&sink.settings().client.client).await?))
@@ -51,7 +50,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use semel_checkpoint::{Generation, JobUuid};
-    use semel_kafka::ids::{IdParts, IdScope};
+    use crate::ids::{IdParts, IdScope};
     use std::time::Duration;
 
     #[test]

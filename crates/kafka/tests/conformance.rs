@@ -1,0 +1,82 @@
+//! The Kafka sink in the testkit's conformance kit, on a real broker.
+#![allow(clippy::unwrap_used)]
+mod support;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use semel_kafka::KafkaSink;
+use semel_testkit::conformance::{self, Target};
+use semel_testkit::{Kafka, KafkaOptions};
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// One topic, whose name is also the prefix.
+struct KafkaTarget {
+    kafka: &'static Kafka,
+    topic: String,
+}
+
+impl KafkaTarget {
+    fn new(kafka: &'static Kafka) -> KafkaTarget {
+        KafkaTarget { kafka, topic: kafka.create_topic("conformance", 3).unwrap() }
+    }
+}
+
+impl Target for KafkaTarget {
+    type Sink = KafkaSink;
+
+    fn sink(&self) -> KafkaSink {
+        support::sink(self.kafka, &self.topic).build().unwrap()
+    }
+
+    fn schema(&self) -> SchemaRef {
+        support::schema()
+    }
+
+    fn rows(&self, ids: Range<u64>) -> RecordBatch {
+        support::rows(ids.map(|id| id.to_string()))
+    }
+
+    async fn visible(&self) -> Vec<u64> {
+        tokio::task::block_in_place(|| support::committed(self.kafka, &self.topic)).iter().map(|v| v.parse().unwrap()).collect()
+    }
+
+    async fn open_transactions(&self) -> usize {
+        tokio::task::block_in_place(|| support::open_ids(self.kafka, &self.topic)).len()
+    }
+}
+
+/// Brokers whose `transaction.version` is 1: partitions are added by a request of their own.
+fn old_protocol() -> &'static Kafka {
+    static OLD: OnceLock<Kafka> = OnceLock::new();
+    OLD.get_or_init(|| Kafka::start_with(KafkaOptions { transaction_version: Some(1), ..KafkaOptions::default() }).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_crash_point() {
+    conformance::every_crash_point(&KafkaTarget::new(Kafka::shared().unwrap())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn crash_while_recovering() {
+    conformance::crash_while_recovering(&KafkaTarget::new(Kafka::shared().unwrap())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn zombies() {
+    conformance::zombies(&KafkaTarget::new(Kafka::shared().unwrap())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_checkpoints() {
+    conformance::many_checkpoints(&KafkaTarget::new(Kafka::shared().unwrap())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_of_it_with_transaction_version_1() {
+    let kafka = old_protocol();
+    conformance::every_crash_point(&KafkaTarget::new(kafka)).await;
+    conformance::crash_while_recovering(&KafkaTarget::new(kafka)).await;
+    conformance::zombies(&KafkaTarget::new(kafka)).await;
+    conformance::many_checkpoints(&KafkaTarget::new(kafka)).await;
+}
