@@ -240,11 +240,58 @@ async fn an_entry_of_a_wiped_journal_is_found() {
     }
     let new = claim(store.clone(), request("b")).await.unwrap();
     assert_ne!(new.identity.uuid, old.identity.uuid);
-    // The old incarnation does not know yet and appends into the new journal.
-    old.appender.append(entry(&old, 1, 0, &[1])).await.unwrap();
+    // The old incarnation does not know yet and appends into the new journal: it commits nothing and stops.
+    let error = old.appender.append(entry(&old, 1, 0, &[1])).await.unwrap_err();
+    assert!(matches!(error, AppendError::Replaced { number: 1 }), "{error}");
     let error = claim(store.clone(), request("c")).await.unwrap_err();
     assert!(matches!(&error, ClaimError::Journal(JournalError::Foreign { .. })), "{error}");
     assert!(error.to_string().contains("00000000000000000002.json"), "{error}");
+}
+
+/// A fenced incarnation whose fence was deleted together with everything else.
+#[tokio::test]
+async fn a_zombie_does_not_go_on_in_an_emptied_folder() {
+    let store = memory();
+    let mut old = claim(store.clone(), request("old")).await.unwrap();
+    let mut new = claim(store.clone(), request("new")).await.unwrap();
+    for object in store.list("").await.unwrap() {
+        store.delete(&object.path).await.unwrap();
+    }
+    for (life, number) in [(&mut old, 1), (&mut new, 2)] {
+        let next = entry(life, 1, 0, &[1]);
+        let error = life.appender.append(next).await.unwrap_err();
+        assert!(error.to_string().contains(&format!("entry {number}): the folder was emptied")), "{error}");
+    }
+    let error = claim(store.clone(), request("c")).await.unwrap_err();
+    assert!(matches!(&error, ClaimError::Journal(JournalError::NoJob)), "{error}");
+}
+
+/// It was frozen between reading the journal and its put; meanwhile the folder was emptied.
+#[tokio::test]
+async fn a_claim_in_an_emptied_folder_claims_nothing() {
+    let inner = memory();
+    claim(inner.clone(), request("first")).await.unwrap();
+    for replaced in [false, true] {
+        let store = FaultyStore::new(inner.clone());
+        store.on_next_write(Fault::Hold);
+        let frozen = tokio::spawn(claim(Arc::new(store.clone()), request("frozen")));
+        while store.writes() < 1 {
+            tokio::task::yield_now().await;
+        }
+        for object in inner.list("").await.unwrap() {
+            inner.delete(&object.path).await.unwrap();
+        }
+        if replaced {
+            claim(inner.clone(), request("second")).await.unwrap();
+        }
+        store.deliver().await.unwrap();
+        let error = frozen.await.unwrap().unwrap_err();
+        assert!(matches!(&error, ClaimError::Journal(_)), "{error}");
+        for object in inner.list("").await.unwrap() {
+            inner.delete(&object.path).await.unwrap();
+        }
+        claim(inner.clone(), request("third")).await.unwrap();
+    }
 }
 
 #[tokio::test]

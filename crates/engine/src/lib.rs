@@ -24,6 +24,7 @@ pub mod failure;
 pub mod graph;
 pub mod job;
 pub mod operators;
+mod share;
 pub mod sink;
 pub mod source;
 pub mod state;

@@ -9,10 +9,11 @@ use crate::failure::{Failure, exit_on_panic, finished};
 use crate::graph::{Builder, Edge, Graph};
 use crate::job::JobContext;
 use crate::operators::sink_committer::sink_committer;
+use crate::share::{Share, thread_time};
 use crate::time::Time;
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use timely::communication::allocator::ProcessBuilder;
 use timely::communication::allocator::zero_copy::initialize::initialize_networking_from_sockets;
 use timely::communication::{AllocatorBuilder, Config, Hooks, WorkerGuards};
@@ -77,9 +78,11 @@ fn run(worker: &mut Worker, graph: &Graph, job: &Arc<JobContext>, upkeep: &Optio
         collector(scope, scope.concatenate(reports), shared, job.clone());
     });
     let step = job.status.thread();
+    let mut busy = Share::new("busyTimeMsPerSecond", Some(worker.index()));
     while worker.has_dataflows() {
         worker.step_or_park(Some(STEP));
         step.now();
+        busy.observe(Instant::now(), thread_time);
     }
     finished();
 }

@@ -6,6 +6,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use semel_checkpoint::CheckpointId;
 use semel_engine::sink::{SinkCommitter, SinkContext, SinkWriter, TwoPhaseCommitSink};
 use semel_formats::{Format, JsonOptions};
+use semel_kafka::transactions::TransactionTool;
 use semel_kafka::{Committed, ConnectorError, DeliveryGuarantee, KafkaSink, KafkaTransaction, ValueFields};
 use semel_testkit::{Kafka, WriteRow};
 use std::collections::BTreeMap;
@@ -176,9 +177,10 @@ async fn a_transaction_that_the_broker_aborted_is_lost_and_the_others_are_commit
     let (mut other, _) = long.open(subtask(job, 1, 1, 2)).await.unwrap();
     let kept = pre_commit(&mut other, 1, rows(values("kept", 10))).await;
     let later = pre_commit(&mut other, 2, rows(values("later", 10))).await;
-    // A third one is aborted by hand.
+    // A third one is aborted by hand, with the tool that leaves a trace.
     let killed = pre_commit(&mut other, 2, rows(values("killed", 10))).await;
-    kafka.terminate_transaction(&killed.transactional_id).unwrap();
+    let tool = TransactionTool::new(support::cluster(kafka).await);
+    assert_eq!(tool.abort(&killed.transactional_id).await.unwrap().partitions, killed.partitions);
     // The coordinator looks for overdue transactions every 10 s.
     let wait = Instant::now() + Duration::from_secs(40);
     while open_ids(kafka, &topic).contains(&lost.transactional_id) {
@@ -195,6 +197,11 @@ async fn a_transaction_that_the_broker_aborted_is_lost_and_the_others_are_commit
     }
     assert!(!text.contains(&kept.transactional_id), "{text}");
     assert_eq!(committed(kafka, &topic), [values("kept", 10), values("later", 10)].concat());
+    // What ends a transaction without a trace (forceTerminateTransaction) leaves nobody who can tell, and that is no success.
+    let erased = pre_commit(&mut other, 3, rows(values("erased", 10))).await;
+    kafka.terminate_transaction(&erased.transactional_id).unwrap();
+    let error = long.recover(&job.identity(2), &uid(), vec![job.pending(3, &erased, 2)]).await.unwrap_err();
+    assert!(matches!(&error, ConnectorError::Fatal(text) if text.contains("nobody can tell")), "{error}");
     // Rows that come after the timeout are told what to change.
     let mut overdue = writer.begin_transaction(CheckpointId(3)).await.unwrap();
     writer.invoke(&mut overdue, rows(values("x", 1))).await.unwrap();

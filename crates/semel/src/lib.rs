@@ -24,3 +24,16 @@ pub mod supervisor;
 
 pub use job::Job;
 pub use options::Settings;
+
+/// Arrow, in the version that rows are made of.
+pub use arrow;
+/// The store of checkpoints, and the names in it.
+pub use semel_checkpoint as checkpoint;
+/// What a connector implements: [`sink::TwoPhaseCommitSink`], [`source::Source`].
+pub use semel_engine::{sink, source};
+/// The file sink.
+pub use semel_files as files;
+/// JSON and CSV.
+pub use semel_formats as formats;
+/// The Kafka source and sink, and the client below them.
+pub use semel_kafka as kafka;

@@ -83,6 +83,10 @@ impl Config {
         if me.append.is_none() && !me.in_flight.is_empty() {
             actions.push(Action::Complete(n));
         }
+        // Once its entry was sent, a checkpoint can no longer be declined.
+        if state.budget.declines > 0 && me.in_flight.len() > usize::from(me.append.is_some()) {
+            actions.push(Action::FailUpload(n));
+        }
         if me.collecting.is_none() && state.budget.collections > 0 {
             actions.push(Action::List(n));
         }
@@ -118,6 +122,7 @@ impl Config {
                 state.budget.declines -= 1;
                 self.barrier(&mut state, n, false);
             }
+            Action::FailUpload(n) => self.fail_upload(&mut state, n),
             Action::Complete(n) => self.complete(&mut state, n),
             Action::List(n) => {
                 state.budget.collections -= 1;
@@ -308,6 +313,7 @@ impl Config {
     }
 
     fn go_to(&self, state: &mut State, n: usize, step: Step, repeated: bool) {
+        let there = self.start_is_there(state, n);
         let me = &mut *state.incarnations[n];
         let (job, own) = (me.job, me.generation);
         let Some(append) = &mut me.append else { return };
@@ -315,12 +321,13 @@ impl Config {
         append.repeated = repeated;
         match (step, append.record.content.clone()) {
             (Step::Durable, Content::Checkpoint(_)) => {
-                let mut entries = state.journal.values().filter(|record| record.job == job);
+                // A claim before this number stands in a hole that collection made: it has claimed nothing.
+                let mut entries = state.journal.range(append.number..).map(|(_, record)| record).filter(|record| record.job == job);
                 let later = |record: &Record| matches!(record.content, Content::Generation { generation, .. } if generation > own);
-                state.misled |= entries.any(later);
+                state.misled |= there && entries.any(later);
                 if self.budget.wipes > 0 {
                     append.step = Step::ReadStart;
-                } else if self.start_is_there(state, n) {
+                } else if there {
                     self.durable(state, n);
                 } else {
                     self.stop(state, n);
@@ -410,7 +417,7 @@ impl Config {
         let me = &mut *state.incarnations[n];
         me.declined.push(transaction);
         if !uploaded {
-            return;
+            return self.declined(state, n);
         }
         let file = File { job, checkpoint, generation };
         state.files.insert(State::file_name(&self.rules, file), u8::try_from(n).unwrap());
@@ -421,6 +428,33 @@ impl Config {
         me.chain.push(file);
         let transactions = std::mem::take(&mut me.declined);
         me.in_flight.push(InFlight { id: checkpoint, position: me.position, files: me.chain.clone(), transactions });
+    }
+
+    /// An upload is given up while it, and perhaps the next checkpoint's, is under way: its changes go into the next file. The
+    /// answer may be lost and the file there all the same.
+    fn fail_upload(&self, state: &mut State, n: usize) {
+        state.budget.declines -= 1;
+        let me = &mut *state.incarnations[n];
+        let InFlight { id, transactions, .. } = me.in_flight.remove(usize::from(me.append.is_some()));
+        let generation = me.generation;
+        let of_it = |file: &File| file.checkpoint == id && file.generation == generation;
+        me.chain.retain(|file| !of_it(file));
+        if !self.rules.declined_rows_travel {
+            return;
+        }
+        match me.in_flight.last_mut().filter(|next| next.id > id) {
+            Some(next) => {
+                next.files.retain(|file| !of_it(file));
+                next.transactions.splice(0..0, transactions);
+            }
+            None => drop(me.declined.splice(0..0, transactions)),
+        }
+    }
+
+    fn declined(&self, state: &mut State, n: usize) {
+        if !self.rules.declined_rows_travel {
+            state.incarnations[n].declined.clear();
+        }
     }
 
     fn complete(&self, state: &mut State, n: usize) {

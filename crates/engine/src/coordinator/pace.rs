@@ -23,6 +23,8 @@ pub struct Pace {
     grown: Instant,
     lagged_before: bool,
     lagging: Option<Instant>,
+    /// Of all lags that are over.
+    lagged: Duration,
 }
 
 impl Pace {
@@ -39,6 +41,7 @@ impl Pace {
             grown: now,
             lagged_before: false,
             lagging: None,
+            lagged: Duration::ZERO,
         }
     }
 
@@ -66,6 +69,7 @@ impl Pace {
                 self.bytes_per_tick = ((self.bytes_per_tick as f64 * factor.min(1.0)) as u64).max(LEAST_BYTES);
                 self.grown = now;
                 self.lagging = None;
+                self.lagged += now - since;
             }
             (false, None) if now >= self.grown + GROW_EACH => {
                 let by = if self.lagged_before { self.bytes_per_tick / 16 } else { self.bytes_per_tick };
@@ -75,6 +79,11 @@ impl Pace {
             _ => {}
         }
         lagging
+    }
+
+    /// For how long in all sources had to wait for the sinks.
+    pub fn lagged(&self, now: Instant) -> Duration {
+        self.lagged + self.lagging.map_or(Duration::ZERO, |since| now - since)
     }
 
     /// Whether the clock says that the next tick is due.
@@ -177,6 +186,7 @@ mod tests {
         pace.written(Time::MAX);
         assert!(!pace.lagging(at(200)));
         assert_eq!(pace.bytes_per_tick(), (8 << 20) / 20);
+        assert_eq!(pace.lagged(at(500)), Duration::from_millis(190));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::{Coordinator, Shared, unix_ms};
 use crate::ack::vec_output;
 use crate::failure::{Failure, fail};
 use crate::job::JobContext;
+use crate::share::Share;
 use crate::time::{Time, checkpoint_of, next};
 use semel_checkpoint::CheckpointId;
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,7 @@ pub fn ticker<'s>(scope: Scope<'s, Time>, shared: Shared, job: Arc<JobContext>) 
         let mut capability = capabilities.pop().filter(|_| here);
         let config = job.config();
         let mut pace = Pace::new(config.tick, config.ticks_in_flight, config.max_bytes_per_tick, Instant::now());
+        let mut back_pressured = Share::new("backPressuredTimeMsPerSecond", None);
         let mut sent_cap = 0;
         let mut timer: Option<Instant> = None;
         let mut stop_at: Option<CheckpointId> = None;
@@ -65,6 +67,7 @@ pub fn ticker<'s>(scope: Scope<'s, Time>, shared: Shared, job: Arc<JobContext>) 
             }
             pace.written(c.written);
             let lagging = pace.lagging(now);
+            back_pressured.observe(now, || pace.lagged(now));
             trace!(granted = pace.granted(), written = c.written, lagging, ended = ?c.ended, checkpoints = ?c.checkpoints, "ticker");
             if pace.due(now) && !lagging {
                 let first = pace.granted() == 0;

@@ -2,13 +2,13 @@
 #![allow(clippy::unwrap_used, dead_code)]
 use arrow::array::{AsArray, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use semel_checkpoint::{CheckpointId, CommitPermit, Generation, JobIdentity, JobUuid, OperatorUid};
+use semel_checkpoint::{CheckpointId, CommitPermit, Generation, JobIdentity, JobUuid, OperatorUid, SplitState};
 use semel_engine::sink::{Pending, SinkContext, SinkWriter};
-use semel_engine::source::{SourceContext, SourceEvent, SourceReader};
+use semel_engine::source::{Source, SourceContext, SourceEvent, SourceReader};
 use semel_formats::Format;
 use semel_kafka::client::{ClientConfig, Cluster, Deadline};
 use semel_kafka::writer::KafkaWriter;
-use semel_kafka::{DeliveryGuarantee, KafkaReader, KafkaSink, KafkaSinkBuilder, KafkaSource, KafkaSourceBuilder, KafkaTransaction};
+use semel_kafka::{ConnectorError, DeliveryGuarantee, KafkaReader, KafkaSink, KafkaSinkBuilder, KafkaSource, KafkaSourceBuilder, KafkaTransaction};
 use semel_testkit::Kafka;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -136,6 +136,7 @@ pub struct Seen {
     pub positions: BTreeMap<String, i64>,
     pub finished: Vec<String>,
     pub new_splits: Vec<String>,
+    pub caught_up: BTreeMap<String, bool>,
     pub no_more: bool,
 }
 
@@ -159,12 +160,48 @@ pub async fn read_until(reader: &mut KafkaReader, seen: &mut Seen, enough: impl 
         let event = tokio::time::timeout(left, reader.next()).await.unwrap_or_else(|_| panic!("too late; seen so far: {seen:?}")).unwrap();
         match event {
             SourceEvent::Split(split) => seen.new_splits.push(split.split),
-            SourceEvent::Rows { split, rows, position, .. } => {
+            SourceEvent::Rows { split, rows, position, caught_up } => {
                 seen.values.entry(split.to_string()).or_default().extend(texts(&rows));
+                seen.caught_up.insert(split.to_string(), caught_up);
                 seen.positions.insert(split.to_string(), position);
             }
             SourceEvent::SplitFinished { split } => seen.finished.push(split.to_string()),
             SourceEvent::NoMoreSplits => seen.no_more = true,
         }
     }
+}
+
+/// Opens a source of its own job, alone or restored.
+pub async fn open(source: &KafkaSourceBuilder, restored: Option<Vec<SplitState>>) -> (KafkaReader, Vec<SplitState>) {
+    let mut reader = source.clone().build().unwrap().open(Job::new().source(0, 1), restored).await.unwrap();
+    let splits = reader.splits();
+    (reader, splits)
+}
+
+/// Reads a bounded source to its end.
+pub async fn read_all(source: &KafkaSourceBuilder, restored: Option<Vec<SplitState>>) -> Seen {
+    let (mut reader, splits) = open(source, restored).await;
+    let mut seen = Seen::default();
+    read_until(&mut reader, &mut seen, |seen| seen.no_more && seen.finished.len() == splits.len()).await;
+    seen
+}
+
+/// The failure that a reader ends with.
+pub async fn failure(reader: &mut KafkaReader) -> ConnectorError {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if let Err(error) = tokio::time::timeout(left, reader.next()).await.expect("a failure in time") {
+            return error;
+        }
+    }
+}
+
+/// Where a reader stands, as a checkpoint would keep it.
+pub fn positions(splits: &[SplitState], seen: &Seen) -> Vec<SplitState> {
+    let moved = splits.iter().cloned().map(|mut state| {
+        state.position = seen.positions.get(&state.split).copied().unwrap_or(state.position);
+        state
+    });
+    moved.collect()
 }

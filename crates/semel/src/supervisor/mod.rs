@@ -220,7 +220,7 @@ impl Supervisor<'_> {
                 self.page.running(true);
                 let since = self.failed_at.take().unwrap_or(self.began);
                 info!(
-                    ms = since.elapsed().as_secs_f64() * 1e3,
+                    ms = since.elapsed().as_millis(),
                     "generation {generation} is running: {} processes, {} threads each", self.processes, self.threads
                 );
                 metrics::gauge!("restartingTime").set(since.elapsed().as_millis() as f64);

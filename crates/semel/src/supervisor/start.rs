@@ -64,8 +64,8 @@ pub(crate) async fn start(start: &Start<'_>) -> Result<Started, Failure> {
     let from = claimed.restored.as_ref().map_or("the beginning".to_owned(), |c| format!("checkpoint {}", c.id));
     info!(
         generation = claimed.identity.generation.0,
-        claim_ms = claim_took.as_secs_f64() * 1e3,
-        recover_ms = (began.elapsed() - claim_took).as_secs_f64() * 1e3,
+        claim_ms = claim_took.as_millis(),
+        recover_ms = (began.elapsed() - claim_took).as_millis(),
         "starting from {from}; {committed} pending transactions committed, {aborted} others ended"
     );
     let assignment = Assignment {

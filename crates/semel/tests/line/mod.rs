@@ -1,0 +1,238 @@
+//! Runs the example `kill_job` as a user would, from orders to results, and compares what is committed with what was computed
+//! from the orders one by one.
+#![allow(clippy::unwrap_used, dead_code)]
+use semel_testkit::orders::{self, Order};
+use semel_testkit::{Kafka, Program, Running, TransactionInfo, Verdict, WriteRow, compare};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Nothing here takes longer on any machine.
+pub const LONG: Duration = Duration::from_secs(90);
+/// Partitions of the topics.
+pub const PARTITIONS: u32 = 4;
+/// Windows of the job.
+pub const WINDOW_MS: i64 = 1000;
+/// Of the generated orders.
+pub const SEED: u64 = 1;
+
+/// The two jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// Stateless.
+    Filter,
+    /// Keyed state and watermarks.
+    Windows,
+}
+
+impl What {
+    pub fn name(self) -> &'static str {
+        match self {
+            What::Filter => "filter",
+            What::Windows => "windows",
+        }
+    }
+
+    /// Compares committed values with what the first `n` orders give.
+    pub fn compare(self, n: u64, values: impl Iterator<Item = Option<Vec<u8>>>) -> Verdict {
+        match self {
+            What::Filter => compare(orders::expect_filter(all(n)), values.map(|v| orders::parse_filter(&v).unwrap())),
+            What::Windows => {
+                compare(orders::expect_windows(all(n), WINDOW_MS, WINDOW_MS), values.map(|v| orders::parse_window(&v).unwrap()))
+            }
+        }
+    }
+}
+
+/// The first `n` orders, as every test here generates them.
+pub fn all(n: u64) -> impl Iterator<Item = Order> + Clone + Send {
+    orders::orders(SEED, n)
+}
+
+/// They as rows for a topic.
+pub fn rows(n: u64) -> impl Iterator<Item = WriteRow> + Send {
+    orders::rows(all(n), PARTITIONS)
+}
+
+/// A topic that holds the first `n` orders.
+pub fn input(kafka: &Kafka, n: u64) -> String {
+    let topic = kafka.create_topic("orders", PARTITIONS).unwrap();
+    kafka.write(&topic, rows(n)).unwrap();
+    topic
+}
+
+/// One job with its checkpoint folder. It is started again and again with whatever is changed in between.
+pub struct Job {
+    pub what: What,
+    pub parallelism: usize,
+    pub processes: usize,
+    /// The output topic (its transactions have its name as prefix), or nothing for files.
+    pub out: Option<String>,
+    pub params: Vec<(String, String)>,
+    pub settings: Vec<(String, String)>,
+    pub env: Vec<(String, String)>,
+    folder: TempDir,
+}
+
+impl Job {
+    fn new(what: What, out: Option<String>) -> Job {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("out")).unwrap();
+        let settings = [
+            ("execution.checkpointing.interval", "50ms"),
+            ("restart-strategy.exponential-delay.initial-backoff", "10ms"),
+            ("restart-strategy.exponential-delay.max-backoff", "200ms"),
+            ("metrics.enabled", "false"),
+        ];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        Job { what, parallelism: 2, processes: 1, out, params: vec![], settings, env: vec![], folder }
+    }
+
+    /// From generated orders into files.
+    pub fn files(what: What, rows: u64, rate: u64) -> Job {
+        Job::new(what, None).param("rows", rows).param("rate", rate)
+    }
+
+    /// From a topic into a new topic.
+    pub fn kafka(what: What, kafka: &Kafka, input: &str) -> Job {
+        let out = kafka.create_topic("results", PARTITIONS).unwrap();
+        let job = Job::new(what, Some(out.clone())).param("brokers", kafka.bootstrap()).param("in", input);
+        job.param("out", &out).param("prefix", out)
+    }
+
+    /// Sets a parameter of the program.
+    pub fn param(mut self, name: &str, value: impl ToString) -> Job {
+        self.set_param(name, value);
+        self
+    }
+    pub fn set_param(&mut self, name: &str, value: impl ToString) {
+        self.params.retain(|(n, _)| n != name);
+        self.params.push((name.to_owned(), value.to_string()));
+    }
+    /// Sets an option.
+    pub fn set(mut self, name: &str, value: impl ToString) -> Job {
+        self.settings.retain(|(n, _)| n != name);
+        self.settings.push((name.to_owned(), value.to_string()));
+        self
+    }
+    /// Sets the layout.
+    pub fn layout(mut self, parallelism: usize, processes: usize) -> Job {
+        (self.parallelism, self.processes) = (parallelism, processes);
+        self
+    }
+    /// Sets a variable of the environment.
+    pub fn env(mut self, name: &str, value: impl ToString) -> Job {
+        self.env.retain(|(n, _)| n != name);
+        self.env.push((name.to_owned(), value.to_string()));
+        self
+    }
+    /// Ends or freezes (`<name>:<n>:stop`) a process of the first generation.
+    pub fn failpoint(self, point: &str, process: usize) -> Job {
+        self.env("SEMEL_FAILPOINT", point).env("SEMEL_FAILPOINT_PROCESS", process).env("SEMEL_FAILPOINT_GENERATION", 1)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path("checkpoints")
+    }
+
+    /// The command with which it is run.
+    pub fn program(&self) -> Program {
+        let mut program = Program::example("semel", "kill_job").unwrap().arg("run").arg("--checkpoint-dir").arg(self.checkpoints());
+        program = program.args(["--parallelism", &self.parallelism.to_string(), "--processes", &self.processes.to_string()]);
+        program = program.args(["--param", &format!("job={}", self.what.name())]);
+        if self.out.is_none() {
+            program = program.args(["--param", &format!("folder={}", self.path("out").display())]);
+        }
+        for (name, value) in &self.params {
+            program = program.args(["--param", &format!("{name}={value}")]);
+        }
+        for (name, value) in &self.settings {
+            program = program.args(["--set", &format!("{name}={value}")]);
+        }
+        self.env.iter().fold(program, |program, (name, value)| program.env(name, value))
+    }
+
+    /// Starts it.
+    pub fn start(&self) -> Running {
+        self.program().start().unwrap()
+    }
+
+    /// Starts it without failpoints, to end at what the topic holds now, and waits for that.
+    pub fn finish(&mut self) -> String {
+        self.env.clear();
+        self.set_param("bounded", "1");
+        let mut running = self.start();
+        running.wait_success(LONG).unwrap();
+        running.stderr()
+    }
+
+    /// Compares what is committed, as Apache's Java client reads it, with what the first `n` orders give.
+    pub fn verdict(&self, kafka: &Kafka, n: u64) -> Verdict {
+        let committed = kafka.read_committed(self.out.as_ref().unwrap()).unwrap();
+        self.what.compare(n, committed.into_iter().map(|record| record.value))
+    }
+
+    /// The same for files: all that are visible.
+    pub fn file_verdict(&self, n: u64) -> Verdict {
+        let lines = committed_lines(&self.path("out"));
+        self.what.compare(n, lines.into_iter().map(|line| Some(line.into_bytes())))
+    }
+
+    /// Its transactions that are open.
+    pub fn open(&self, kafka: &Kafka) -> Vec<TransactionInfo> {
+        kafka.open_transactions(self.out.as_ref().unwrap()).unwrap()
+    }
+
+    /// Asserts that every row is committed once, and that no transaction is left open.
+    pub fn assert_exact(&self, kafka: &Kafka, n: u64) {
+        // A decided end is carried out within moments.
+        wait_until("every transaction has ended", Duration::from_secs(15), || self.open(kafka).is_empty());
+        self.verdict(kafka, n).assert_exactly_once();
+    }
+
+    /// Number of committed rows.
+    pub fn committed(&self, kafka: &Kafka) -> u64 {
+        kafka.count_committed(self.out.as_ref().unwrap()).unwrap()
+    }
+
+    /// Waits until more than `rows` are committed.
+    pub fn wait_committed(&self, kafka: &Kafka, rows: u64) {
+        wait_until("more rows are committed", LONG, || self.committed(kafka) > rows);
+    }
+}
+
+fn committed_lines(folder: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let visible = files.filter(|path| path.is_file() && !path.file_name().unwrap().as_encoded_bytes().starts_with(b"."));
+    visible.flat_map(|path| std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+/// Waits until something holds.
+#[track_caller]
+pub fn wait_until(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + within;
+    while !holds() {
+        assert!(Instant::now() < end, "not within {within:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The worker processes of a supervisor.
+pub fn workers(job: &Running) -> Vec<u32> {
+    job.children().into_iter().map(|p| p.pid).collect()
+}
+
+/// Waits until a generation runs.
+pub fn wait_running(job: &mut Running, generation: u64) {
+    job.wait_for_output(&format!("generation {generation} is running"), LONG).unwrap();
+}
+
+/// The newest generation that this supervisor has run.
+pub fn generation(job: &Running) -> u64 {
+    let log = job.stderr();
+    let runs = log.match_indices(" is running:").filter_map(|(at, _)| log[..at].rsplit(' ').next()?.parse().ok());
+    runs.max().unwrap_or(0)
+}
