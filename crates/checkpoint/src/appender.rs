@@ -34,11 +34,11 @@ pub enum AppendError {
     },
     /// The folder was emptied or replaced under the running job.
     #[error(
-        "the journal no longer holds the start of this generation (entry {number}): the folder was emptied or replaced while the job \
+        "the journal no longer holds the start of this generation (entries 0 and {number}): the folder was emptied or replaced while the job \
          ran; nothing of this checkpoint is committed. Make sure that no process of the job runs, then restore the folder or start anew"
     )]
     Replaced {
-        /// The number of the missing entry.
+        /// The number of the generation's own entry.
         number: u64,
     },
     /// The store failed for good.
@@ -161,8 +161,9 @@ impl Appender {
             Put::Fenced => return Err(self.who_fenced(number, generation).await?),
         }
         let Start { number, nonce } = self.state.start;
-        let found = retry_transient(|| read_entry(self.store.as_ref(), number)).await?;
-        if !start_is_there(found.map(|(job, entry)| (job, entry.nonce())), job, nonce) {
+        let store = self.store.as_ref();
+        let (start, first) = futures::try_join!(retry_transient(|| read_entry(store, number)), retry_transient(|| read_entry(store, 0)))?;
+        if !start_is_there(start.map(|(job, entry)| (job, entry.nonce())), first.map(|(job, _)| job), job, nonce) {
             return Err(AppendError::Replaced { number });
         }
         let Entry::Checkpoint(entry) = entry else {

@@ -59,12 +59,12 @@ pub fn after_read_next(next_is_taken: bool) -> AppendStep {
     if next_is_taken { AppendStep::Fenced } else { AppendStep::Durable }
 }
 
-/// Whether the journal is still the one in which this generation claimed. `found` is what now stands at the number of its own
-/// `Generation` entry, read *after* an entry was put: such an entry is never collected, so if it is gone, the folder was
-/// emptied or replaced under the running job, with every later claim that would have fenced the put. Nothing may be
-/// committed then.
-pub fn start_is_there(found: Option<(JobUuid, Uuid)>, job: JobUuid, nonce: Uuid) -> bool {
-    found == Some((job, nonce))
+/// Whether the journal is still the one in which this generation claimed. Both are read *after* an entry was put: `start` is
+/// what stands at the number of its own `Generation` entry, `first` who wrote entry 0. Neither is ever collected, so if one is
+/// gone, the folder was emptied or replaced under the running job, with every later claim that would have fenced the put.
+/// Nothing may be committed then. (The own start alone is not enough: a late put of it may bring it back.)
+pub fn start_is_there(start: Option<(JobUuid, Uuid)>, first: Option<JobUuid>, job: JobUuid, nonce: Uuid) -> bool {
+    start == Some((job, nonce)) && first == Some(job)
 }
 
 /// Whether an entry that was put at `number` is really the journal's last one. `listed` holds the numbers found by a

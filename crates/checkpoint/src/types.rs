@@ -103,6 +103,9 @@ pub struct CheckpointEntry {
     pub state_bytes: u64,
     /// Size of the files that this checkpoint added.
     pub new_bytes: u64,
+    /// In words: the ranges of the sources that were read since the entry before it. Told if a transaction is lost.
+    #[serde(default)]
+    pub ranges: String,
 }
 
 impl CheckpointEntry {

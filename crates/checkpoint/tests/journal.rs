@@ -260,10 +260,25 @@ async fn a_zombie_does_not_go_on_in_an_emptied_folder() {
     for (life, number) in [(&mut old, 1), (&mut new, 2)] {
         let next = entry(life, 1, 0, &[1]);
         let error = life.appender.append(next).await.unwrap_err();
-        assert!(error.to_string().contains(&format!("entry {number}): the folder was emptied")), "{error}");
+        assert!(error.to_string().contains(&format!("entries 0 and {number}): the folder was emptied")), "{error}");
     }
     let error = claim(store.clone(), request("c")).await.unwrap_err();
     assert!(matches!(&error, ClaimError::Journal(JournalError::NoJob)), "{error}");
+}
+
+/// The put of its own start was repeated, and the first one arrives after the folder was emptied.
+#[tokio::test]
+async fn a_start_that_comes_back_late_is_not_enough() {
+    let inner = memory();
+    let store = FaultyStore::new(inner.clone()).on_write(2, Fault::Hold);
+    let mut life = claim(Arc::new(store.clone()), request("a")).await.unwrap();
+    for object in inner.list("").await.unwrap() {
+        inner.delete(&object.path).await.unwrap();
+    }
+    store.deliver().await.unwrap();
+    assert!(inner.get(&paths::journal_entry(1)).await.unwrap().is_some(), "it is back");
+    let error = life.appender.append(entry(&life, 1, 0, &[1])).await.unwrap_err();
+    assert!(matches!(error, AppendError::Replaced { number: 1 }), "{error}");
 }
 
 /// It was frozen between reading the journal and its put; meanwhile the folder was emptied.

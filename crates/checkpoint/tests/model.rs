@@ -256,14 +256,14 @@ fn an_emptied_store() {
 #[ignore = "minutes; see the comment"]
 fn more_of_everything() {
     let all = Budget { faults: 1, declines: 1, collections: 1, wipes: 0, from: 0 };
+    let wiped = Budget { wipes: 1, collections: 1, faults: 1, ..NOTHING };
+    holds("wiped, with puts and a collection", Config { records: 2, budget: wiped, ..BASE });
     holds("all at once", Config { records: 2, budget: all, ..BASE });
     holds("two collections", Config { budget: Budget { collections: 2, ..NOTHING }, ..BASE });
     holds("three incarnations and puts", Config { incarnations: 3, records: 2, budget: Budget { faults: 1, ..NOTHING }, ..BASE });
     holds("three incarnations, a collection", Config { incarnations: 3, records: 2, budget: Budget { collections: 1, ..NOTHING }, ..BASE });
     let budget = Budget { from: 1, collections: 1, ..NOTHING };
     holds("from and a collection", Config { num_retained: 2, budget, ..BASE });
-    let budget = Budget { wipes: 1, collections: 1, faults: 1, ..NOTHING };
-    holds("wiped, with puts and a collection", Config { records: 2, budget, ..BASE });
 }
 
 #[test]

@@ -108,7 +108,10 @@ impl<S: TwoPhaseCommitSink> DynWriter for OpenWriter<S> {
         async move {
             let transaction = match &mut self.open {
                 Some(open) => open,
-                none => none.insert(self.writer.begin_transaction(checkpoint).await?),
+                none => {
+                    crate::failpoint::passing("before_begin_transaction");
+                    none.insert(self.writer.begin_transaction(checkpoint).await?)
+                }
             };
             self.writer.invoke(transaction, rows).await
         }

@@ -96,6 +96,17 @@ impl Discovery {
         Ok(splits.collect())
     }
 
+    /// Splits that were read without an end so far, of a source that is bounded now: where they end. Those that have an end keep it.
+    pub async fn bound(&self, settings: &SourceSettings, splits: &mut [Split]) -> ConnectorResult<()> {
+        let endless = splits.iter().filter(|split| split.detail.stop_offset.is_none()).map(|split| &split.partition);
+        let stops: Vec<_> = endless.filter_map(|p| Some((p.clone(), stopping_query(&settings.bounded, p)?))).collect();
+        let stops = self.resolve(settings, &stops).await?;
+        for split in splits {
+            split.detail.stop_offset = split.detail.stop_offset.or_else(|| stops.get(&split.partition).copied());
+        }
+        Ok(())
+    }
+
     /// The splits of partitions that appeared while the job runs: from the beginning, whatever the startup mode.
     pub async fn new_splits(&self, topics: &Topics, partitions: Vec<TopicPartition>) -> ConnectorResult<Vec<Split>> {
         let wanted: Vec<_> = partitions.iter().map(|partition| (partition.clone(), OffsetSpec::Earliest)).collect();

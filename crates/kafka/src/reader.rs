@@ -144,7 +144,11 @@ impl ReaderTask {
         let fresh = restored.is_none();
         let topics = self.discovery.topics(&self.settings.topics, fresh).await?;
         let splits = match restored {
-            Some(states) => self.restored(&states, &topics)?,
+            Some(states) => {
+                let mut splits = self.restored(&states, &topics)?;
+                self.discovery.bound(&self.settings, &mut splits).await?;
+                splits
+            }
             None => {
                 let all = undiscovered(&topics, &self.known);
                 self.known.extend(all.iter().cloned());

@@ -49,8 +49,8 @@ impl TransactionAdmin for KafkaSink {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use semel_checkpoint::{Generation, JobUuid};
     use crate::ids::{IdParts, IdScope};
+    use semel_checkpoint::{Generation, JobUuid};
     use std::time::Duration;
 
     #[test]

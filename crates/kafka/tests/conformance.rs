@@ -52,31 +52,35 @@ fn old_protocol() -> &'static Kafka {
     OLD.get_or_init(|| Kafka::start_with(KafkaOptions { transaction_version: Some(1), ..KafkaOptions::default() }).unwrap())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_crash_point() {
-    conformance::every_crash_point(&KafkaTarget::new(Kafka::shared().unwrap())).await;
+/// Each scene on a topic of its own; the broker is shared.
+macro_rules! scenes {
+    ($($scene:ident),* $(,)?) => {
+        mod transaction_version_2 {
+            use super::*;
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $scene() {
+                conformance::$scene(&KafkaTarget::new(Kafka::shared().unwrap())).await;
+            })*
+        }
+        mod transaction_version_1 {
+            use super::*;
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $scene() {
+                conformance::$scene(&KafkaTarget::new(old_protocol())).await;
+            })*
+        }
+    };
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn crash_while_recovering() {
-    conformance::crash_while_recovering(&KafkaTarget::new(Kafka::shared().unwrap())).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn zombies() {
-    conformance::zombies(&KafkaTarget::new(Kafka::shared().unwrap())).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn many_checkpoints() {
-    conformance::many_checkpoints(&KafkaTarget::new(Kafka::shared().unwrap())).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn all_of_it_with_transaction_version_1() {
-    let kafka = old_protocol();
-    conformance::every_crash_point(&KafkaTarget::new(kafka)).await;
-    conformance::crash_while_recovering(&KafkaTarget::new(kafka)).await;
-    conformance::zombies(&KafkaTarget::new(kafka)).await;
-    conformance::many_checkpoints(&KafkaTarget::new(kafka)).await;
-}
+scenes!(
+    every_crash_point,
+    crash_while_recovering,
+    declined_checkpoints,
+    several_pending_entries,
+    zombies,
+    slow_supervisor,
+    commits_at_once,
+    many_checkpoints,
+    strangers,
+    lost_transactions,
+);

@@ -89,11 +89,10 @@ async fn missing_topics_come_with_the_command_that_creates_them() {
     assert_finding(&findings, "topic nowhere exists", Severity::Error, "no", "yes", create);
     let findings = of_source(source(kafka, "nowhere")).await;
     assert_finding(&findings, "topic nowhere exists", Severity::Error, "no", "yes", "--create --topic nowhere");
-    let pattern = KafkaSource::builder(std::sync::Arc::new(|| {
-        semel_formats::Format::Raw.deserializer(support::schema()).map_err(|e| e.to_string())
-    }))
-    .bootstrap_servers(kafka.bootstrap())
-    .topic_pattern("nowhere-.*");
+    let pattern =
+        KafkaSource::builder(std::sync::Arc::new(|| semel_formats::Format::Raw.deserializer(support::schema()).map_err(|e| e.to_string())))
+            .bootstrap_servers(kafka.bootstrap())
+            .topic_pattern("nowhere-.*");
     assert_finding(&of_source(pattern).await, "pattern", Severity::Warning, "nowhere-.*", "at least one", "create the topics");
 }
 
@@ -169,7 +168,14 @@ async fn a_source_is_told_of_missing_group_offsets_and_of_weak_isolation() {
     let findings = of_source(builder).await;
     assert_finding(&findings, "group nobodys", Severity::Error, "for 0 of 2 partitions", "all", "auto.offset.reset");
     let findings = of_source(source(kafka, &topic).property("isolation.level", "read_uncommitted")).await;
-    assert_finding(&findings, "isolation.level", Severity::Warning, "read_uncommitted", "read_committed", "isolation.level = read_committed");
+    assert_finding(
+        &findings,
+        "isolation.level",
+        Severity::Warning,
+        "read_uncommitted",
+        "read_committed",
+        "isolation.level = read_committed",
+    );
 }
 
 /// A broker whose client listener does not answer at all.

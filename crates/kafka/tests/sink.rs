@@ -8,7 +8,7 @@ use semel_engine::sink::{SinkCommitter, SinkContext, SinkWriter, TwoPhaseCommitS
 use semel_formats::{Format, JsonOptions};
 use semel_kafka::transactions::TransactionTool;
 use semel_kafka::{Committed, ConnectorError, DeliveryGuarantee, KafkaSink, KafkaTransaction, ValueFields};
-use semel_testkit::{Kafka, WriteRow};
+use semel_testkit::{Cut, Direction, Kafka, KafkaOptions, WriteRow};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +28,6 @@ async fn rows_are_visible_after_the_commit_and_a_repeat_changes_nothing() {
     let topic = kafka.create_topic("visible", 3).unwrap();
     let (job, sink) = (Job::new(), sink(kafka, &topic).build().unwrap());
     let (mut writer, mut committer) = sink.open(job.sink(1)).await.unwrap();
-    // An empty checkpoint has no transaction, but the engine may also begin one and end it without rows of it.
     let first = pre_commit(&mut writer, 1, rows(values("a", 100))).await;
     assert_eq!(first.rows, 100);
     assert!(!first.partitions[&topic].is_empty());
@@ -370,6 +369,10 @@ async fn what_cannot_be_written_is_named() {
     let error = writer.begin_transaction(CheckpointId(1)).await.unwrap_err();
     assert!(matches!(&error, ConnectorError::Fatal(text) if text.contains("transaction.max.timeout.ms")), "{error}");
 
+    let compacted = kafka.create_topic_with("compacted", 1, &[("cleanup.policy", "compact")]).unwrap();
+    let error = refused(job, sink(kafka, &compacted).build().unwrap(), rows(values("a", 1))).await;
+    assert!(matches!(&error, ConnectorError::Fatal(text) if text.contains(&compacted) && text.contains("key")), "{error}");
+
     let by_column = KafkaSink::builder(Arc::new(|schema| Format::Raw.serializer(schema.clone()).map_err(|e| e.to_string())))
         .bootstrap_servers(kafka.bootstrap())
         .topic_column("topic")
@@ -390,4 +393,106 @@ async fn what_cannot_be_written_is_named() {
     support::settled(kafka, "by-column");
     assert_eq!(committed(kafka, &topics[0]), ["a", "c"]);
     assert_eq!(committed(kafka, &topics[1]), ["b", "d"]);
+}
+
+/// Prefix and uid are texts, not patterns.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_with_characters_of_patterns_are_matched_as_they_are() {
+    let kafka = Kafka::shared().unwrap();
+    let topic = kafka.create_topic("names", 1).unwrap();
+    let strange = format!("{topic} (a+b)*[1]$|.\\Q\u{e9}");
+    let job = Job::new();
+    let built = sink(kafka, &topic).transactional_id_prefix(&strange).build().unwrap();
+    let (mut writer, _) = built.open(job.sink(1)).await.unwrap();
+    let pending = pre_commit(&mut writer, 1, rows(values("a", 3))).await;
+    let orphan = pre_commit(&mut writer, 2, rows(values("b", 3))).await;
+    drop(writer);
+    let swept = built.recover(&job.identity(2), &uid(), vec![job.pending(1, &through_json(&pending), 2)]).await.unwrap();
+    assert_eq!(swept.aborted, [orphan.transactional_id]);
+    assert_eq!(committed(kafka, &topic), values("a", 3));
+}
+
+/// The link to the broker fails while transactions are ended and rows are written.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_answers_are_asked_again_and_silence_ends_at_the_deadline() {
+    let kafka = Kafka::start_with(KafkaOptions::default().through_proxy()).unwrap();
+    let proxy = kafka.proxy(1).unwrap();
+    let topic = kafka.create_topic("lost-answers", 2).unwrap();
+    let job = Job::new();
+    let built = sink(&kafka, &topic)
+        .property("request.timeout.ms", "1500")
+        .property("delivery.timeout.ms", "4000")
+        .decision_timeout(Duration::from_secs(3))
+        .build()
+        .unwrap();
+    let (mut writer, mut committer) = built.open(job.sink(1)).await.unwrap();
+    let mut wanted = vec![];
+    for (checkpoint, cut) in (1..).zip([Cut::Reset, Cut::Close]) {
+        // The broker commits, but its answer does not come; then the connection breaks.
+        let mut transaction = writer.begin_transaction(CheckpointId(checkpoint)).await.unwrap();
+        writer.invoke(&mut transaction, rows(values(&format!("{checkpoint}"), 10))).await.unwrap();
+        writer.pre_commit(&mut transaction).await.unwrap();
+        proxy.stall_only(Direction::ToClient);
+        let permit = job.permit(checkpoint, 1);
+        let commit = async { committer.commit(&transaction, &permit).await };
+        let repair = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            proxy.drop_connections(cut);
+            proxy.resume();
+        };
+        let (done, ()) = tokio::join!(commit, repair);
+        assert_eq!(done.unwrap(), Committed::Now);
+        wanted.extend(values(&format!("{checkpoint}"), 10));
+        assert_eq!(committed(&kafka, &topic), wanted);
+    }
+    // Nobody answers: every call ends, says so, and can be repeated.
+    let held = pre_commit(&mut writer, 3, rows(values("3", 10))).await;
+    let mut open = writer.begin_transaction(CheckpointId(4)).await.unwrap();
+    proxy.stall();
+    let began = Instant::now();
+    let error = committer.commit(&held, &job.permit(3, 1)).await.unwrap_err();
+    assert!(matches!(&error, ConnectorError::Retryable(text) if text.contains(&held.transactional_id)), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    _ = writer.invoke(&mut open, rows(values("4", 10))).await;
+    let error = writer.pre_commit(&mut open).await.unwrap_err();
+    assert!(matches!(error, ConnectorError::Retryable(_)), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
+    proxy.drop_connections(Cut::Reset);
+    proxy.resume();
+    let swept = built.recover(&job.identity(2), &uid(), vec![job.pending(3, &held, 2)]).await.unwrap();
+    assert!(swept.aborted.iter().all(|id| *id == open.transactional_id), "{swept:?}");
+    wanted.extend(values("3", 10));
+    assert_eq!(committed(&kafka, &topic), wanted);
+    assert!(open_ids(&kafka, &topic).is_empty());
+}
+
+/// The epoch of a producer has 16 bits, and each transaction takes one. At the end of the range the broker gives a new producer
+/// id, and the last transaction of the old one can still be committed again.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes some minutes"]
+async fn the_end_of_the_epoch_range_is_crossed() {
+    let kafka = Kafka::shared().unwrap();
+    let topic = kafka.create_topic("epochs", 1).unwrap();
+    let (job, built) = (Job::new(), sink(kafka, &topic).build().unwrap());
+    let (mut writer, mut committer) = built.open(job.sink(1)).await.unwrap();
+    let mut sent = 0;
+    let mut producers = std::collections::BTreeSet::new();
+    let mut last = None;
+    for checkpoint in 1..=70_000 {
+        let transaction = pre_commit(&mut writer, checkpoint, rows([format!("{checkpoint:0>8}")])).await;
+        sent += 1;
+        producers.insert(transaction.producer_id);
+        committer.commit(&transaction, &job.permit(checkpoint, 1)).await.unwrap();
+        if transaction.epoch == i16::MAX - 1 {
+            committer.commit(&transaction, &job.permit(checkpoint, 1)).await.unwrap();
+            last = Some(transaction);
+        }
+        committer.released(CheckpointId(checkpoint)).await.unwrap();
+        if last.is_some() && producers.len() > 2 {
+            break;
+        }
+    }
+    assert!(last.is_some(), "the end was not reached with {sent} transactions");
+    support::settled(kafka, &topic);
+    assert_eq!(kafka.count_committed(&topic).unwrap(), sent);
 }

@@ -8,7 +8,7 @@ use semel_engine::source::{Source, SourceEvent, SourceReader};
 use semel_kafka::{
     BoundedMode, ConnectorError, KafkaSource, KafkaSourceBuilder, MetadataField, OffsetResetStrategy, OffsetsInitializer, OnBadRecord,
 };
-use semel_testkit::{Kafka, WriteRow};
+use semel_testkit::{Cut, Kafka, KafkaOptions, WriteRow};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,10 +77,7 @@ async fn every_startup_mode_begins_where_it_says() {
     }
     base.clone().build().unwrap().checkpoint_complete(&Job::new().identity(1), &splits).await.unwrap();
     assert_eq!(kafka.group_offsets(&group, &topic).unwrap(), BTreeMap::from([(0, 3), (1, 8)]));
-    assert_eq!(
-        cases(read_all(&start(committed(OffsetResetStrategy::None)), None).await),
-        [values(0, 3..10), values(1, 8..10)]
-    );
+    assert_eq!(cases(read_all(&start(committed(OffsetResetStrategy::None)), None).await), [values(0, 3..10), values(1, 8..10)]);
 
     let latest = source(kafka, &topic).starting_offsets(OffsetsInitializer::Latest);
     let (mut reader, splits) = open(&latest, None).await;
@@ -177,13 +174,11 @@ async fn new_partitions_and_topics_are_read_from_the_beginning() {
     let kafka = Kafka::shared().unwrap();
     let topic = kafka.create_topic("grows", 1).unwrap();
     write(kafka, &topic, 1, 0..5);
-    let builder = KafkaSource::builder(Arc::new(|| {
-        semel_formats::Format::Raw.deserializer(support::schema()).map_err(|e| e.to_string())
-    }))
-    .bootstrap_servers(kafka.bootstrap())
-    .topic_pattern(&format!("{topic}.*"))
-    .starting_offsets(OffsetsInitializer::Latest)
-    .partition_discovery_interval(Some(Duration::from_millis(300)));
+    let builder = KafkaSource::builder(Arc::new(|| semel_formats::Format::Raw.deserializer(support::schema()).map_err(|e| e.to_string())))
+        .bootstrap_servers(kafka.bootstrap())
+        .topic_pattern(&format!("{topic}.*"))
+        .starting_offsets(OffsetsInitializer::Latest)
+        .partition_discovery_interval(Some(Duration::from_millis(300)));
     let built = builder.clone().build().unwrap();
     let job = Job::new();
     let mut readers = vec![];
@@ -199,10 +194,11 @@ async fn new_partitions_and_topics_are_read_from_the_beginning() {
     let second = format!("{topic}-second");
     kafka.create_topic_named(&second, 2, &[]).unwrap();
     write(kafka, &second, 2, 0..4);
-    let wanted: Vec<(String, Vec<String>)> = [(&topic, 0, 5..8), (&topic, 1, 5..8), (&topic, 2, 5..8), (&second, 0, 0..4), (&second, 1, 0..4)]
-        .into_iter()
-        .map(|(name, p, range)| (format!("{name}-{p}"), values(p, range)))
-        .collect();
+    let wanted: Vec<(String, Vec<String>)> =
+        [(&topic, 0, 5..8), (&topic, 1, 5..8), (&topic, 2, 5..8), (&second, 0, 0..4), (&second, 1, 0..4)]
+            .into_iter()
+            .map(|(name, p, range)| (format!("{name}-{p}"), values(p, range)))
+            .collect();
     let mut seen = [Seen::default(), Seen::default()];
     let end = std::time::Instant::now() + Duration::from_secs(30);
     while seen.iter().map(Seen::count).sum::<usize>() < 17 {
@@ -322,6 +318,47 @@ async fn a_topic_that_was_deleted_or_created_again_fails_and_says_so() {
     fatal(error, &[&topic, "deleted"]);
 }
 
+/// A link that stalls, is slow or breaks delays rows and loses none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_link_loses_and_doubles_nothing() {
+    let kafka = Kafka::start_with(KafkaOptions::default().through_proxy()).unwrap();
+    let proxy = kafka.proxy(1).unwrap();
+    let topic = kafka.create_topic("link", 2).unwrap();
+    let builder = source(&kafka, &topic).property("request.timeout.ms", "1500").property("fetch.max.bytes", "20000");
+    let (mut reader, _) = open(&builder, None).await;
+    let mut seen = Seen::default();
+    let mut written = 0;
+    for fault in 0..5 {
+        let rows: Vec<WriteRow> = (written..written + 500)
+            .flat_map(|i| [0, 1].map(|p| WriteRow::to(p).value(format!("{}{}", value(p, i), "x".repeat(100)))))
+            .collect();
+        kafka.write(&topic, rows).unwrap();
+        written += 500;
+        let half = written as usize * 2 - 900;
+        read_until(&mut reader, &mut seen, |seen| seen.count() >= half).await;
+        match fault {
+            0 => proxy.drop_connections(Cut::Reset),
+            1 => proxy.drop_connections(Cut::Close),
+            2 => proxy.stall(),
+            3 => proxy.slow(50_000),
+            _ => proxy.cut(Cut::Reset),
+        }
+        let wait = if fault == 3 { 300 } else { 2500 };
+        let quiet = tokio::time::timeout(Duration::from_millis(wait), async {
+            loop {
+                read_until(&mut reader, &mut seen, |_| false).await;
+            }
+        });
+        assert!(quiet.await.is_err());
+        proxy.resume();
+    }
+    read_until(&mut reader, &mut seen, |seen| seen.count() >= written as usize * 2).await;
+    for partition in [0, 1] {
+        let got: Vec<String> = seen.values[&format!("{topic}-{partition}")].iter().map(|v| v.trim_end_matches('x').to_owned()).collect();
+        assert_eq!(got, values(partition, 0..written));
+    }
+}
+
 /// Counts what the connector counts.
 #[derive(Default)]
 struct Counters(std::sync::Mutex<BTreeMap<String, Arc<std::sync::atomic::AtomicU64>>>);
@@ -348,7 +385,9 @@ async fn a_record_that_cannot_be_decoded_fails_by_name_or_is_skipped_and_counted
     let kafka = Kafka::shared().unwrap();
     let topic = kafka.create_topic("bad", 2).unwrap();
     let json = |i: i64| format!("{{\"n\": {i}}}");
-    kafka.write(&topic, (0..10).map(|i| WriteRow::to(1).value(if i == 4 || i == 7 { "{\"n\": \"four\"}".into() } else { json(i) }))).unwrap();
+    kafka
+        .write(&topic, (0..10).map(|i| WriteRow::to(1).value(if i == 4 || i == 7 { "{\"n\": \"four\"}".into() } else { json(i) })))
+        .unwrap();
     let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)]));
     let builder = KafkaSource::json(schema)
         .bootstrap_servers(kafka.bootstrap())

@@ -3,13 +3,13 @@
 mod support;
 
 use semel_checkpoint::CheckpointId;
-use semel_engine::sink::{SinkCommitter, SinkWriter, TwoPhaseCommitSink};
+use semel_engine::sink::{SinkCommitter, SinkContext, SinkWriter, TwoPhaseCommitSink};
 use semel_engine::source::{Source, SourceEvent, SourceReader};
 use semel_testkit::{Kafka, KafkaOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use support::{Job, committed, open_ids, rows, sink, source};
+use support::{Job, committed, open_ids, pre_commit, rows, sink, source};
 
 /// What happens between a checkpoint's pre-commit and its commit.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +73,7 @@ async fn leaders_that_move_and_brokers_that_die_lose_and_double_nothing() {
                 MoveLeaders => {
                     for partition in 0..3 {
                         let leader = kafka.leader(&topic, partition).unwrap().unwrap_or(1);
-                        kafka.move_leader(&topic, partition, leader % 3 + 1).unwrap();
+                        move_leader(&kafka, &topic, partition, leader % 3 + 1);
                     }
                 }
                 Kill(id) => {
@@ -125,4 +125,49 @@ async fn leaders_that_move_and_brokers_that_die_lose_and_double_nothing() {
     let java = committed(&kafka, &topic);
     assert!(java == wanted, "Apache's reader saw {} rows, {} were committed", java.len(), wanted.len());
     assert!(open_ids(&kafka, &topic).is_empty());
+    // The one that the client would ask first.
+    a_hung_broker_is_left_behind(&kafka, 1).await;
+}
+
+/// A broker that has just started takes the lead only when it is in sync.
+fn move_leader(kafka: &Kafka, topic: &str, partition: i32, to: usize) {
+    let end = Instant::now() + Duration::from_secs(40);
+    while let Err(error) = kafka.move_leader(topic, partition, to) {
+        assert!(Instant::now() < end, "{error}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// A broker whose process is frozen keeps its connections. The job goes on with the others while it is still frozen.
+async fn a_hung_broker_is_left_behind(kafka: &Kafka, id: usize) {
+    let topic = kafka.create_topic("hung", 3).unwrap();
+    move_leader(kafka, &topic, 0, id);
+    let job = Job::new();
+    let built = sink(kafka, &topic).property("request.timeout.ms", "2000").build().unwrap();
+    // Several subtasks: their coordinators are on all brokers.
+    let mut halves = vec![];
+    let mut held = vec![];
+    for subtask in 0..4 {
+        let mut half = built.open(SinkContext { subtask, parallelism: 4, ..job.sink(1) }).await.unwrap();
+        held.push(pre_commit(&mut half.0, 1, rows((0..100).map(|i| format!("1/{subtask}/{i:0>3}")))).await);
+        halves.push(half);
+    }
+    kafka.pause(id).unwrap();
+    let began = Instant::now();
+    let work = halves.iter_mut().zip(&held).zip(0..).map(|(((writer, committer), held), subtask)| async move {
+        committer.commit(held, &job.permit(1, 1)).await.unwrap();
+        let next = pre_commit(writer, 2, rows((0..100).map(|i| format!("2/{subtask}/{i:0>3}")))).await;
+        committer.commit(&next, &job.permit(2, 1)).await.unwrap();
+    });
+    let done = tokio::time::timeout(Duration::from_secs(90), futures::future::join_all(work)).await;
+    println!("broker {id} hung: the others have committed after {:?}", began.elapsed());
+    let swept = tokio::time::timeout(Duration::from_secs(30), built.sweep(&job.identity(2), &support::uid())).await;
+    kafka.resume(id).unwrap();
+    done.unwrap();
+    assert!(swept.unwrap().unwrap().aborted.is_empty());
+    kafka.wait_ready(id).unwrap();
+    let mut wanted: Vec<String> =
+        [1, 2].iter().flat_map(|c| (0..4).flat_map(move |s| (0..100).map(move |i| format!("{c}/{s}/{i:0>3}")))).collect();
+    wanted.sort();
+    assert_eq!(committed(kafka, &topic), wanted);
 }

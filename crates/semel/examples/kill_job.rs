@@ -2,7 +2,8 @@
 //! or from Kafka, into Kafka or files, exactly once.
 //!
 //! Parameters: `job`; `rows` and `rate` (generated) or `in-brokers` and `in` (a topic); `brokers`, `out`, `prefix` (a topic) or
-//! `folder` (files); `bounded` ends at what the topic holds at the start; `timeout` is `transaction.timeout.ms`.
+//! `folder` (files); `bounded` ends at what the topic holds at the start; `fetch` is
+//! `max.partition.fetch.bytes`; `timeout` is `transaction.timeout.ms`.
 use semel::api::*;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -58,6 +59,7 @@ fn topic_source(env: &StreamExecutionEnvironment, topic: &str) -> Result<KafkaSo
         .group_id("kill-job")
         .starting_offsets(OffsetsInitializer::Earliest)
         .bounded(if env.parameter("bounded").is_some() { BoundedMode::Latest } else { BoundedMode::Unbounded })
+        .property("max.partition.fetch.bytes", env.parameter_or("fetch", "4194304"))
         .build()?)
 }
 

@@ -9,15 +9,16 @@ use std::time::Instant;
 
 /// Name, passing at which the process ends, and whether only process 0 passes it.
 const POINTS: &[(&str, u32, bool)] = &[
-    ("after_freeze", 9, false),
-    ("after_upload", 9, false),
-    ("before_pre_commit", 9, false),
-    ("after_pre_commit", 9, false),
-    ("before_journal", 9, true),
-    ("after_journal", 9, true),
-    ("before_one_commit", 4, false),
-    ("after_one_commit", 4, false),
-    ("after_all_commits", 9, true),
+    ("before_begin_transaction", 3, false),
+    ("after_freeze", 5, false),
+    ("after_upload", 5, false),
+    ("before_pre_commit", 5, false),
+    ("after_pre_commit", 5, false),
+    ("before_journal", 5, true),
+    ("after_journal", 5, true),
+    ("before_one_commit", 3, false),
+    ("after_one_commit", 3, false),
+    ("after_all_commits", 3, true),
 ];
 const ROWS: u64 = 12_000;
 
@@ -93,9 +94,7 @@ fn into_kafka() {
     let kafka = Kafka::shared().unwrap();
     let orders = input(kafka, ROWS);
     run_all(|case| {
-        // A few bytes per tick: the job lasts for some dozens of checkpoints.
-        let job = Job::kafka(case.what, kafka, &orders).param("bounded", 1).set("semel.source.max-bytes-per-tick", "8kb");
-        let job = with_failpoint(job, case);
+        let job = with_failpoint(Job::kafka(case.what, kafka, &orders).param("bounded", 1).slowly(), case);
         run(&job, case)?;
         let verdict = job.verdict(kafka, ROWS);
         let open = job.open(kafka);

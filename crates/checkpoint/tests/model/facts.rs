@@ -87,6 +87,7 @@ pub fn entry(record: &Record) -> Entry {
                 completed_at_ms: 0,
                 state_bytes: 0,
                 new_bytes: 0,
+                ranges: String::new(),
             })
         }
     }

@@ -293,7 +293,8 @@ impl Config {
     fn start_is_there(&self, state: &State, n: usize) -> bool {
         let (number, Some(start)) = &state.incarnations[n].start else { return false };
         let found = state.journal.get(number).map(|record| (facts::job_uuid(record.job), facts::nonce(record)));
-        !self.rules.read_start_after_put || start_is_there(found, facts::job_uuid(start.job), facts::nonce(start))
+        let first = state.job().map(facts::job_uuid);
+        !self.rules.read_start_after_put || start_is_there(found, first, facts::job_uuid(start.job), facts::nonce(start))
     }
 
     /// The appender is told that its checkpoint is durable.

@@ -57,6 +57,7 @@ pub fn checkpoint(generation: Generation, id: u64, committed: u64, retained: &[u
         completed_at_ms: 2,
         state_bytes: 0,
         new_bytes: 0,
+        ranges: String::new(),
     }
 }
 

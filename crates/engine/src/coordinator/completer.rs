@@ -91,7 +91,7 @@ pub fn completer<'s>(
                     let mut entry = history.entry(&job, waited_for, acks, c.checkpoints.committed());
                     (entry.triggered_at_ms, entry.finished) = (triggered_at_ms, finished);
                     crate::failpoint::passing("before_journal");
-                    journal.send(Request::Append(Box::new(entry), history.take_ranges()));
+                    journal.send(Request::Append(Box::new(entry)));
                 } else {
                     history.carry(acks);
                     journal.send(Request::Skip(waited_for));
@@ -101,19 +101,19 @@ pub fn completer<'s>(
             }
             while let Some(answer) = journal.answer() {
                 let (id, durable) = match answer {
-                    Answer::Durable(durable, ranges) => (durable.entry.id, Some((durable, ranges))),
+                    Answer::Durable(durable) => (durable.entry.id, Some(durable)),
                     Answer::Skipped(id) => (id, None),
                 };
                 if *held.time() < first_of(id) {
                     held.downgrade(&first_of(id)); // From 0, the first time.
                 }
-                if let Some((durable, ranges)) = durable {
+                if let Some(durable) = durable {
                     crate::failpoint::passing("after_journal");
                     c.checkpoints.durable(id, Instant::now());
                     job.status.checkpoints.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     job.status.newest_checkpoint.store(id.0, std::sync::atomic::Ordering::Relaxed);
                     note(&durable.entry);
-                    let copies = commits(&durable, peers, ranges);
+                    let copies = commits(&durable, peers);
                     output.activate().session_with_builder(&*held).give_iterator(copies.into_iter().map(Json));
                     if let Some(upkeep) = &upkeep {
                         upkeep.completed(*durable);
@@ -132,13 +132,13 @@ pub fn completer<'s>(
 }
 
 enum Request {
-    Append(Box<CheckpointEntry>, Arc<str>),
+    Append(Box<CheckpointEntry>),
     /// A declined checkpoint: nothing to write, but its turn must come after those before it.
     Skip(CheckpointId),
 }
 
 enum Answer {
-    Durable(Box<DurableCheckpoint>, Arc<str>),
+    Durable(Box<DurableCheckpoint>),
     Skipped(CheckpointId),
 }
 
@@ -146,8 +146,8 @@ async fn append(mut appender: Appender, mut requests: UnboundedReceiver<Request>
     while let Some(request) = requests.recv().await {
         let answer = match request {
             Request::Skip(id) => Answer::Skipped(id),
-            Request::Append(entry, ranges) => match appender.append(*entry).await {
-                Ok(durable) => Answer::Durable(Box::new(durable), ranges),
+            Request::Append(entry) => match appender.append(*entry).await {
+                Ok(durable) => Answer::Durable(Box::new(durable)),
                 Err(e @ AppendError::Fenced { .. }) => fail(Failure::Fenced(e.to_string())),
                 Err(e) => fail(Failure::Retryable(format!("the journal: {e}"))),
             },
@@ -165,7 +165,6 @@ struct History {
     carried: Vec<Committable>,
     /// Positions at the entry before.
     positions: BTreeMap<OperatorUid, BTreeMap<String, i64>>,
-    ranges: String,
     known_files: HashSet<String>,
 }
 
@@ -178,7 +177,6 @@ impl History {
             positions: restored
                 .map(|c| c.sources.iter().map(|(uid, splits)| (uid.clone(), positions(splits))).collect())
                 .unwrap_or_default(),
-            ranges: String::new(),
             known_files: restored.map(|c| c.state_paths().map(String::from).collect()).unwrap_or_default(),
         }
     }
@@ -188,10 +186,6 @@ impl History {
             AckPart::Sink(committable) => committable,
             _ => None,
         }));
-    }
-
-    fn take_ranges(&mut self) -> Arc<str> {
-        std::mem::take(&mut self.ranges).into()
     }
 
     fn entry(&mut self, job: &JobContext, id: CheckpointId, acks: Vec<Ack>, committed: CheckpointId) -> CheckpointEntry {
@@ -211,6 +205,7 @@ impl History {
             completed_at_ms: unix_ms(),
             state_bytes: 0,
             new_bytes: 0,
+            ranges: String::new(),
         };
         for ack in acks {
             match ack.part {
@@ -234,7 +229,7 @@ impl History {
         self.known_files = files.keys().map(|path| String::from(*path)).collect();
         (entry.state_bytes, entry.new_bytes) = (state_bytes, new_bytes);
         self.retained.clone_from(&entry.retained);
-        self.ranges = ranges(&self.positions, &entry.sources);
+        entry.ranges = ranges(&self.positions, &entry.sources);
         self.positions = entry.sources.iter().map(|(uid, splits)| (uid.clone(), positions(splits))).collect();
         entry
     }
@@ -264,8 +259,9 @@ fn ranges(from: &BTreeMap<OperatorUid, BTreeMap<String, i64>>, to: &BTreeMap<Ope
     sources.join("; ")
 }
 
-fn commits(durable: &DurableCheckpoint, peers: u64, ranges: Arc<str>) -> Vec<Commit> {
+fn commits(durable: &DurableCheckpoint, peers: u64) -> Vec<Commit> {
     let entry = &durable.entry;
+    let ranges: Arc<str> = entry.ranges.as_str().into();
     let commit = |to| Commit {
         to,
         checkpoint: entry.id,

@@ -52,9 +52,15 @@ impl std::fmt::Debug for Shared {
     }
 }
 
+/// Longest wait for one of several brokers before another is asked: one that hangs keeps its connections open, and without this
+/// each question would wait for it until `request.timeout.ms`.
+const ATTEMPT: Duration = Duration::from_secs(5);
+
 #[derive(Default)]
 struct State {
     brokers: BTreeMap<i32, BrokerNode>,
+    /// When a broker did not answer, unless it has answered since: it is asked last.
+    silent: HashMap<i32, Instant>,
     /// With the time at which each was read.
     topics: HashMap<Arc<str>, (TopicMetadata, Instant)>,
     coordinators: HashMap<(CoordinatorKind, String), i32>,
@@ -119,9 +125,28 @@ impl Cluster {
         self.lock().end_txn_version
     }
 
-    /// The brokers as last heard of.
-    pub(crate) fn brokers(&self) -> Vec<BrokerNode> {
-        self.lock().brokers.values().cloned().collect()
+    /// The brokers as last heard of; those that did not answer lately come last.
+    fn brokers(&self) -> Vec<BrokerNode> {
+        let state = self.lock();
+        let mut brokers: Vec<BrokerNode> = state.brokers.values().cloned().collect();
+        brokers.sort_by_key(|broker| state.silent.get(&broker.id).copied());
+        brokers
+    }
+
+    /// Notes whether a broker has answered.
+    fn heard<T>(&self, node: i32, answer: &Result<T>) {
+        let mut state = self.lock();
+        match answer {
+            Err(ClientError::Connect { .. } | ClientError::Deadline { .. } | ClientError::Closed { .. }) => {
+                state.silent.insert(node, Instant::now());
+            }
+            _ => _ = state.silent.remove(&node),
+        }
+    }
+
+    /// The deadline of one question to one broker, where it can be asked again.
+    pub(crate) fn attempt(&self, deadline: Deadline) -> Deadline {
+        if self.lock().brokers.len() > 1 { deadline.at_most(ATTEMPT) } else { deadline }
     }
 
     /// Opens a connection of the caller's own to a broker.
@@ -150,19 +175,24 @@ impl Cluster {
             .await
     }
 
-    /// A connection to whichever broker answers first: those known, then the bootstrap servers.
-    pub(crate) async fn any(&self, deadline: Deadline) -> Result<Connection> {
+    /// A connection to whichever broker answers first: those known, then the bootstrap servers. With the broker's number, if known.
+    async fn any(&self, deadline: Deadline) -> Result<(Option<i32>, Connection)> {
         let mut first = None;
         for node in self.brokers() {
-            match self.connection(node.id, Purpose::Control, deadline).await {
-                Ok(connection) => return Ok(connection),
+            let connected = self.connection(node.id, Purpose::Control, self.attempt(deadline)).await;
+            match connected {
+                // It may be an old connection to a broker that hangs: only an answer shows.
+                Ok(connection) => return Ok((Some(node.id), connection)),
                 Err(error) if !error.is_retriable() => return Err(error),
-                Err(error) => _ = first.get_or_insert(error),
+                Err(error) => {
+                    self.heard::<()>(node.id, &Err(error.clone()));
+                    first.get_or_insert(error);
+                }
             }
         }
         for address in &self.shared.config.bootstrap {
             match Connection::open(address, self.config(), self.shared.tls.as_ref(), deadline).await {
-                Ok(connection) => return Ok(connection),
+                Ok(connection) => return Ok((None, connection)),
                 Err(error) if !error.is_retriable() => return Err(error),
                 Err(error) => _ = first.get_or_insert(error),
             }
@@ -170,16 +200,22 @@ impl Cluster {
         Err(first.unwrap_or_else(|| ClientError::config("bootstrap.servers", "is empty")))
     }
 
+    /// Calls whichever broker answers, once.
+    async fn ask_any<R: Request>(&self, request: &R, min: i16, max: i16, deadline: Deadline) -> Result<(R::Response, i16)> {
+        let (node, connection) = self.any(deadline).await?;
+        let version = connection.version::<R>(min, max)?;
+        let answer = connection.call(request, version, deadline).await;
+        if let Some(node) = node {
+            self.heard(node, &answer);
+        }
+        Ok((answer?, version))
+    }
+
     /// Calls whichever broker answers, again and again until the deadline.
     pub(crate) async fn call_any<R: Request>(&self, request: &R, min: i16, max: i16, deadline: Deadline) -> Result<(R::Response, i16)> {
         let mut backoff = Backoff::default();
         loop {
-            let attempt = async {
-                let connection = self.any(deadline).await?;
-                let version = connection.version::<R>(min, max)?;
-                Ok((connection.call(request, version, deadline).await?, version))
-            };
-            match attempt.await {
+            match self.ask_any(request, min, max, deadline).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => pause(&mut backoff, deadline, error).await?,
             }
@@ -190,11 +226,19 @@ impl Cluster {
     pub async fn metadata(&self, topics: Option<&[&str]>, deadline: Deadline) -> Result<Arc<ClusterMetadata>> {
         let mut backoff = Backoff::default();
         loop {
-            let attempt = async {
-                let connection = self.any(deadline).await?;
-                self.ask_metadata(&connection, topics, deadline).await
+            let attempt = self.attempt(deadline);
+            let (node, connection) = match self.any(attempt).await {
+                Ok(reached) => reached,
+                Err(error) => {
+                    pause(&mut backoff, deadline, error).await?;
+                    continue;
+                }
             };
-            match attempt.await {
+            let answer = self.ask_metadata(&connection, topics, attempt).await;
+            if let Some(node) = node {
+                self.heard(node, &answer);
+            }
+            match answer {
                 Ok(metadata) => return Ok(Arc::new(metadata)),
                 Err(error) => pause(&mut backoff, deadline, error).await?,
             }
@@ -275,11 +319,16 @@ impl Cluster {
             let text = StrBytes::from_string(key.to_string());
             // Versions from 4 on read the list, those before the single key.
             let attempt = async {
-                let connection = self.any(deadline).await?;
+                let deadline = self.attempt(deadline);
+                let (asked, connection) = self.any(deadline).await?;
                 let version = connection.version::<FindCoordinatorRequest>(1, 4)?;
                 let request = FindCoordinatorRequest::default().with_key_type(key_type);
                 let request = if version >= 4 { request.with_coordinator_keys(vec![text]) } else { request.with_key(text) };
-                let answer = connection.call(&request, version, deadline).await?;
+                let answer = connection.call(&request, version, deadline).await;
+                if let Some(asked) = asked {
+                    self.heard(asked, &answer);
+                }
+                let answer = answer?;
                 Ok(match answer.coordinators.first() {
                     Some(c) => (c.error_code, c.error_message.clone(), c.node_id.0, c.host.to_string(), c.port),
                     None => (answer.error_code, answer.error_message, answer.node_id.0, answer.host.to_string(), answer.port),
@@ -320,11 +369,13 @@ impl Cluster {
             CoordinatorKind::Transaction => Purpose::Transactions,
         };
         let attempt = async {
+            let deadline = self.attempt(deadline);
             let connection = self.connection(node, purpose, deadline).await?;
             let version = connection.version::<R>(versions.0, versions.1)?;
             Ok((connection.call(request, version, deadline).await?, version))
         };
         let answer = attempt.await;
+        self.heard(node, &answer);
         if answer.is_err() {
             self.forget_coordinator(kind, key);
         }

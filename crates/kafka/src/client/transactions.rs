@@ -232,6 +232,7 @@ impl Transactions {
                 let ids: Vec<_> = asked.iter().map(|at| id_of(transactional_ids[*at])).collect();
                 let request = DescribeTransactionsRequest::default().with_transactional_ids(ids);
                 let attempt = async {
+                    let deadline = self.cluster.attempt(deadline);
                     let connection = self.cluster.connection(node, Purpose::Transactions, deadline).await?;
                     let version = connection.version::<DescribeTransactionsRequest>(0, 0)?;
                     connection.call(&request, version, deadline).await
@@ -282,6 +283,7 @@ impl Transactions {
             let mut listed = BTreeMap::new();
             for node in metadata.brokers.keys() {
                 let attempt = async {
+                    let deadline = self.cluster.attempt(deadline);
                     let connection = self.cluster.connection(*node, Purpose::Transactions, deadline).await?;
                     let version = connection.version::<ListTransactionsRequest>(0, 2)?;
                     let mut request = ListTransactionsRequest::default().with_state_filters(filters.clone()).with_duration_filter(-1);

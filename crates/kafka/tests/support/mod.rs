@@ -8,7 +8,9 @@ use semel_engine::source::{Source, SourceContext, SourceEvent, SourceReader};
 use semel_formats::Format;
 use semel_kafka::client::{ClientConfig, Cluster, Deadline};
 use semel_kafka::writer::KafkaWriter;
-use semel_kafka::{ConnectorError, DeliveryGuarantee, KafkaReader, KafkaSink, KafkaSinkBuilder, KafkaSource, KafkaSourceBuilder, KafkaTransaction};
+use semel_kafka::{
+    ConnectorError, DeliveryGuarantee, KafkaReader, KafkaSink, KafkaSinkBuilder, KafkaSource, KafkaSourceBuilder, KafkaTransaction,
+};
 use semel_testkit::Kafka;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -59,7 +59,10 @@ pub(crate) async fn start(start: &Start<'_>) -> Result<Started, Failure> {
     let claim_took = began.elapsed();
     let pending: Vec<&Committable> = claimed.pending.iter().map(|(_, c)| c).collect();
     may_restore(graph, settings, claimed.restored.as_ref(), &pending, &claimed.abandoned)?;
-    let aborted = recover(graph, &claimed, settings.duration("semel.recovery-timeout")).await?;
+    let aborted = match recover(graph, &claimed, settings.duration("semel.recovery-timeout")).await {
+        Err(Failure::Lost(why)) => return Err(Failure::Lost(format!("{why}. {}", lost_ranges(&start.store, &claimed).await))),
+        recovered => recovered?,
+    };
     let committed = claimed.pending.len();
     let from = claimed.restored.as_ref().map_or("the beginning".to_owned(), |c| format!("checkpoint {}", c.id));
     info!(
@@ -191,6 +194,20 @@ fn may_restore(
         return Ok(());
     }
     Err(Failure::Fatal(format!("{text}. Give the operators their old uids, or drop that state with --allow-non-restored-state")))
+}
+
+/// The source ranges whose results were pending.
+async fn lost_ranges(store: &Arc<dyn Store>, claimed: &Claim) -> String {
+    let view = match read_journal(store.clone()).await {
+        Ok(view) => view,
+        Err(e) => return format!("Their source ranges are in the journal, which cannot be read now: {e}"),
+    };
+    let held = |c: &CheckpointEntry| claimed.pending.iter().any(|(permit, _)| permit.checkpoint() == c.id);
+    let ranges = view.entries.iter().filter_map(|(_, entry)| match entry {
+        Entry::Checkpoint(c) if held(c) => Some(format!("checkpoint {}: {}", c.id, c.ranges)),
+        _ => None,
+    });
+    format!("Rows of these checkpoints were pending, results of these source ranges: {}", ranges.collect::<Vec<_>>().join("; "))
 }
 
 /// All sinks at once; the number of transactions that were ended.

@@ -54,10 +54,19 @@ pub fn rows(n: u64) -> impl Iterator<Item = WriteRow> + Send {
     orders::rows(all(n), PARTITIONS)
 }
 
+/// A new topic. Orders have times of long ago, which the broker would take as a reason to delete them.
+pub fn topic(kafka: &Kafka, name: &str) -> String {
+    kafka.create_topic_with(name, PARTITIONS, &[("retention.ms", "-1")]).unwrap()
+}
+
 /// A topic that holds the first `n` orders.
 pub fn input(kafka: &Kafka, n: u64) -> String {
-    let topic = kafka.create_topic("orders", PARTITIONS).unwrap();
-    kafka.write(&topic, rows(n)).unwrap();
+    let topic = topic(kafka, "orders");
+    // In small batches, which is what a reader gets at least at a time.
+    let mut rows = rows(n).peekable();
+    while rows.peek().is_some() {
+        kafka.write(&topic, rows.by_ref().take(400)).unwrap();
+    }
     topic
 }
 
@@ -95,7 +104,7 @@ impl Job {
 
     /// From a topic into a new topic.
     pub fn kafka(what: What, kafka: &Kafka, input: &str) -> Job {
-        let out = kafka.create_topic("results", PARTITIONS).unwrap();
+        let out = topic(kafka, "results");
         let job = Job::new(what, Some(out.clone())).param("brokers", kafka.bootstrap()).param("in", input);
         job.param("out", &out).param("prefix", out)
     }
@@ -114,6 +123,10 @@ impl Job {
         self.settings.retain(|(n, _)| n != name);
         self.settings.push((name.to_owned(), value.to_string()));
         self
+    }
+    /// Reads its topic slowly, some hundred rows per 50 ms and subtask: a short topic lasts for many checkpoints.
+    pub fn slowly(self) -> Job {
+        self.param("fetch", 4096).set("semel.source.max-bytes-per-tick", "8kb").set("semel.tick", "50ms")
     }
     /// Sets the layout.
     pub fn layout(mut self, parallelism: usize, processes: usize) -> Job {
@@ -140,8 +153,13 @@ impl Job {
 
     /// The command with which it is run.
     pub fn program(&self) -> Program {
-        let mut program = Program::example("semel", "kill_job").unwrap().arg("run").arg("--checkpoint-dir").arg(self.checkpoints());
-        program = program.args(["--parallelism", &self.parallelism.to_string(), "--processes", &self.processes.to_string()]);
+        let program = self.command("run");
+        program.args(["--parallelism", &self.parallelism.to_string(), "--processes", &self.processes.to_string()])
+    }
+
+    /// Any of its commands.
+    pub fn command(&self, command: &str) -> Program {
+        let mut program = Program::example("semel", "kill_job").unwrap().arg(command).arg("--checkpoint-dir").arg(self.checkpoints());
         program = program.args(["--param", &format!("job={}", self.what.name())]);
         if self.out.is_none() {
             program = program.args(["--param", &format!("folder={}", self.path("out").display())]);
@@ -152,6 +170,8 @@ impl Job {
         for (name, value) in &self.settings {
             program = program.args(["--set", &format!("{name}={value}")]);
         }
+        // Those of the tests are none of the program's.
+        program = ["SEMEL_TEST_NO_BUILD", "SEMEL_TEST_SCALE", "SEMEL_SEED"].iter().fold(program, |program, name| program.env_remove(*name));
         self.env.iter().fold(program, |program, (name, value)| program.env(name, value))
     }
 
@@ -223,6 +243,21 @@ pub fn wait_until(what: &str, within: Duration, mut holds: impl FnMut() -> bool)
 /// The worker processes of a supervisor.
 pub fn workers(job: &Running) -> Vec<u32> {
     job.children().into_iter().map(|p| p.pid).collect()
+}
+
+/// Waits until a process has frozen itself at a failpoint.
+pub fn wait_frozen(job: &Running) -> u32 {
+    let mut frozen = None;
+    wait_until("a process freezes itself", LONG, || {
+        frozen = job.children().into_iter().find(|p| p.state == 'T').map(|p| p.pid);
+        frozen.is_some()
+    });
+    frozen.unwrap()
+}
+
+/// The generation that has opened a transaction of Semel's.
+pub fn generation_of(transaction: &TransactionInfo) -> u64 {
+    transaction.transactional_id.rsplit('-').nth(2).unwrap().parse().unwrap()
 }
 
 /// Waits until a generation runs.
