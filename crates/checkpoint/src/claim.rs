@@ -30,6 +30,8 @@ pub struct ClaimRequest {
     pub host: String,
     /// This process.
     pub pid: u32,
+    /// See [`GenerationEntry::supervisor`].
+    pub supervisor: Uuid,
     /// `--from`: an older retained checkpoint to restore instead of the newest.
     pub from: Option<CheckpointId>,
 }
@@ -155,6 +157,7 @@ async fn try_claim(
         processes: request.processes,
         host: request.host.clone(),
         pid: request.pid,
+        supervisor: request.supervisor,
         started_at_ms: now_ms(),
         restored: decision.restored.as_ref().map(|checkpoint| checkpoint.id),
     };
@@ -173,15 +176,16 @@ async fn try_claim(
         let view = read_journal(store.clone()).await?;
         let after = view.entries.iter().filter(|(number, _)| *number > decision.number);
         return match after.filter_map(|(_, entry)| entry.generation()).next_back() {
-            Some(winner) => Err(ClaimError::Fenced { winner: Box::new(winner.clone()) }),
-            None => Ok(None),
+            Some(winner) if winner.supervisor != start.supervisor => Err(ClaimError::Fenced { winner: Box::new(winner.clone()) }),
+            _ => Ok(None),
         };
     }
     // Ours or not, somebody holds this number or the next. A start there has won; a checkpoint there is of an old
     // incarnation that still runs.
     for number in [decision.number, decision.number.saturating_add(1)] {
         match read_entry(store.as_ref(), number).await? {
-            Some((_, Entry::Generation(winner))) if winner.nonce != start.nonce => {
+            // A late put of a claim that this supervisor gave up has won against nobody: claim above it.
+            Some((_, Entry::Generation(winner))) if winner.supervisor != start.supervisor => {
                 return Err(ClaimError::Fenced { winner: Box::new(winner) });
             }
             _ => {}

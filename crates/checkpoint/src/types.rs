@@ -133,6 +133,9 @@ pub struct GenerationEntry {
     pub host: String,
     /// The supervisor's process id.
     pub pid: u32,
+    /// Random, drawn once by each supervisor: a start that it gave up half-way, or whose answer was lost, is known as its own.
+    #[serde(default)]
+    pub supervisor: Uuid,
     /// When it claimed.
     pub started_at_ms: i64,
     /// The checkpoint from which it started.

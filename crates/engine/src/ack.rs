@@ -40,6 +40,8 @@ pub enum AckPart {
         files: Vec<StateFile>,
         /// Bytes that are new in this checkpoint.
         new_bytes: u64,
+        /// For how long the operator had to stop for it, in microseconds.
+        sync_us: u64,
         /// The operator's watermark at the barrier, the same at every subtask. `i64::MIN`: none yet.
         watermark: i64,
     },

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// Bytes of decoded rows that may wait; with what the fetcher buffers, this bounds a subtask's memory.
-const QUEUE_BYTES: usize = 8 << 20;
+const QUEUE_BYTES: usize = 4 << 20;
 /// Most messages that are joined in one go.
 const MERGE: usize = 64;
 /// A topic must be missing this long before it counts as deleted: a broker that has just started may not know it yet.

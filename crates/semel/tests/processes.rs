@@ -210,6 +210,37 @@ fn a_supervisor_that_was_replaced_stops_and_does_not_take_the_job_back() {
 }
 
 #[test]
+fn workers_that_die_while_their_generation_is_claimed_do_not_end_the_job() {
+    let place = Place::new();
+    let quick = "restart-strategy.exponential-delay.max-backoff=10ms";
+    let quick = ["--set", quick, "--set", "restart-strategy.exponential-delay.initial-backoff=1ms"];
+    let mut job = place.run(&[&["-p", "2", "--processes", "2", "--param", "rows=0"], &quick[..]].concat());
+    job.wait_for("is running");
+    let end = Instant::now() + Duration::from_secs(4);
+    let (mut killed, mut pause) = (0, 0);
+    while Instant::now() < end {
+        if let Some(pid) = job.workers().last() {
+            kill(*pid, Signal::KILL);
+            killed += 1;
+        }
+        // Every moment of a start is hit.
+        pause = (pause + 7) % 60;
+        std::thread::sleep(Duration::from_millis(pause));
+    }
+    println!("{killed} worker processes killed");
+    let before = place.committed().len();
+    let end = Instant::now() + common::LONG;
+    while place.committed().len() <= before {
+        assert!(Instant::now() < end && job.child.try_wait().unwrap().is_none(), "{}", job.wait().1);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    job.signal(Signal::TERM);
+    let (code, log) = job.end();
+    assert_eq!(code, 0, "{log}");
+    place.exact_rows(4);
+}
+
+#[test]
 fn the_same_state_goes_on_with_another_parallelism_and_process_count() {
     let place = Place::new();
     for (parallelism, processes) in [("2", "1"), ("4", "2"), ("3", "1"), ("1", "1")] {

@@ -55,6 +55,7 @@ pub fn entry(record: &Record) -> Entry {
             processes: 1,
             host: String::new(),
             pid: 0,
+            supervisor: nonce,
             started_at_ms: 0,
             restored: restored.map(id),
         }),

@@ -88,6 +88,9 @@ pub fn completer<'s>(
                 let triggered_at_ms = c.checkpoints.triggered_at_ms(waited_for).unwrap_or_default();
                 if c.checkpoints.parts_are_in(waited_for, declined.is_some(), Instant::now()) {
                     let finished = c.ended.is_some_and(|ended| checkpoint_of(ended) <= waited_for);
+                    let sync_us =
+                        acks.iter().filter_map(|a| if let AckPart::State { sync_us, .. } = a.part { Some(sync_us) } else { None });
+                    metrics::gauge!("lastCheckpointSyncDuration").set(sync_us.max().unwrap_or_default() as f64 / 1e3);
                     let mut entry = history.entry(&job, waited_for, acks, c.checkpoints.committed());
                     (entry.triggered_at_ms, entry.finished) = (triggered_at_ms, finished);
                     crate::failpoint::passing("before_journal");

@@ -124,9 +124,7 @@ impl Operator for KeyedAggregate {
                         cap.downgrade(&time);
                         return false;
                     }
-                    let frozen = subtask.state.freeze(None).unwrap_or_else(|e| fail(failed(Failure::Fatal(e.to_string()))));
-                    crate::failpoint::passing("after_freeze");
-                    snapshots.save(acks.checkpoint, frozen, NONE);
+                    snapshots.take(&mut subtask.state, acks.checkpoint, None, NONE).unwrap_or_else(|e| fail(failed(e)));
                     acks.barrier();
                     cap.downgrade(&barrier.max(*cap.time()));
                 }

@@ -9,8 +9,10 @@ use crate::tasks::{Answers, Mailbox};
 use crate::watermark::Millis;
 use semel_checkpoint::{CheckpointId, OperatorUid};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use timely::scheduling::SyncActivator;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tracing::info;
 
 /// An answer of the task.
 pub enum Restored {
@@ -24,6 +26,7 @@ struct Save {
     checkpoint: CheckpointId,
     frozen: Frozen,
     watermark: Millis,
+    sync: Duration,
 }
 
 /// The operator's end.
@@ -52,9 +55,16 @@ impl Snapshots {
         Snapshots { mailbox }
     }
 
-    /// Makes a snapshot durable.
-    pub fn save(&self, checkpoint: CheckpointId, frozen: Frozen, watermark: Millis) {
-        self.mailbox.send(Save { checkpoint, frozen, watermark });
+    /// Takes a snapshot. Copying what has changed is all that the caller waits for; making it durable goes on beside.
+    /// `min_live`: see [`KeyedState::freeze`].
+    pub fn take(&self, state: &mut KeyedState, checkpoint: CheckpointId, min_live: Option<i64>, watermark: Millis) -> Result<(), Failure> {
+        let began = Instant::now();
+        let frozen = state.freeze(min_live).map_err(|e| Failure::Fatal(e.to_string()))?;
+        let sync = began.elapsed();
+        metrics::histogram!("checkpointSyncDuration").record(sync.as_secs_f64());
+        crate::failpoint::passing("after_freeze");
+        self.mailbox.send(Save { checkpoint, frozen, watermark, sync });
+        Ok(())
     }
 
     /// The next answer, if there is one.
@@ -70,8 +80,12 @@ async fn load(
     schema: Arc<StateSchema>,
     keep: impl Fn(i64) -> bool + Send,
 ) -> Result<(KeyedState, Snapshotter), StateError> {
+    let began = Instant::now();
     let slots = slot_range(subtask as usize, job.config().max_parallelism, job.parallelism() as usize);
     let (state, chain) = restore(job.store.clone(), uid, schema.clone(), job.restored_state(uid), slots, keep).await?;
+    if job.restored_state(uid).is_some() {
+        info!(operator = %uid, subtask, groups = state.len(), ms = began.elapsed().as_millis(), "state restored");
+    }
     let owner = SnapshotOwner { job: job.identity().uuid, generation: job.identity().generation, uid: uid.clone(), subtask };
     let snapshotter = Snapshotter::new(job.store.clone(), owner, schema, chain, Compression::default())?;
     Ok((state, snapshotter))
@@ -84,11 +98,11 @@ async fn save_all(
     operator: OperatorUid,
     subtask: u32,
 ) {
-    while let Some(Save { checkpoint, frozen, watermark }) = requests.recv().await {
+    while let Some(Save { checkpoint, frozen, watermark, sync }) = requests.recv().await {
         let part = match snapshotter.save(checkpoint, frozen).await {
             Saved::Uploaded { files, new_bytes } => {
                 crate::failpoint::passing("after_upload");
-                AckPart::State { files, new_bytes, watermark }
+                AckPart::State { files, new_bytes, watermark, sync_us: sync.as_micros() as u64 }
             }
             Saved::Declined { reason } => AckPart::Declined(reason),
         };

@@ -186,9 +186,7 @@ impl Operator for WindowAggregate {
                         return false;
                     }
                     let live = windows.oldest_live(watermark.effective());
-                    let frozen = subtask.state.freeze(live).unwrap_or_else(|e| fail(failed(Failure::Fatal(e.to_string()))));
-                    crate::failpoint::passing("after_freeze");
-                    snapshots.save(acks.checkpoint, frozen, watermark.effective());
+                    snapshots.take(&mut subtask.state, acks.checkpoint, live, watermark.effective()).unwrap_or_else(|e| fail(failed(e)));
                     acks.barrier();
                     follow(fired_cap, barrier);
                     follow(late_cap, barrier);

@@ -230,6 +230,7 @@ pub fn run(graph: Graph, store: &Arc<dyn Store>, threads: usize, config: EngineC
         processes: 1,
         host: "here".into(),
         pid: 1,
+        supervisor: uuid::Uuid::new_v4(),
         from: None,
     };
     let claimed = runtime.block_on(claim(store.clone(), request)).unwrap();

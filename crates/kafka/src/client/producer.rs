@@ -56,7 +56,7 @@ impl Default for ProducerConfig {
             batch_size: 256 << 10,
             linger: Duration::from_millis(5),
             compression: Compression::None,
-            buffer_memory: 32 << 20,
+            buffer_memory: 16 << 20,
             max_in_flight: 5,
             delivery_timeout: Duration::from_secs(120),
             max_request_size: 1 << 20,

@@ -33,10 +33,11 @@
 //! | [`aggregates`] | `count`, `sum`, `min`, `max`, `avg` |
 //! | [`data_stream`] | [`DataStream<T>`] |
 //! | [`schema`] | schemas with SQL's types |
-//! | [`datagen`] | rows without any server |
+//! | [`datagen`], [`discard`] | rows without any server, from nowhere and to nowhere |
 pub mod aggregates;
 pub mod data_stream;
 pub mod datagen;
+pub mod discard;
 pub mod environment;
 pub mod error;
 pub mod expr;
@@ -50,6 +51,8 @@ pub mod time;
 
 pub use aggregates::{AggregateCall, avg, count, count_column, max, min, sum};
 pub use data_stream::DataStream;
+pub use datagen::GeneratorSource;
+pub use discard::DiscardingSink;
 pub use environment::{CheckpointSettings, StreamExecutionEnvironment};
 pub use error::ApiError;
 pub use expr::{Expr, col, lit};

@@ -11,9 +11,10 @@ use semel_engine::failure::Failure;
 use semel_engine::graph::Graph;
 use semel_engine::job::Assignment;
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
+use uuid::Uuid;
 
 /// What a start depends on.
 pub(crate) struct Start<'a> {
@@ -98,6 +99,7 @@ async fn claim_next(start: &Start<'_>, from: Option<CheckpointId>) -> Result<Cla
         processes: start.processes as u32,
         host: host(),
         pid: std::process::id(),
+        supervisor: supervisor(),
         from,
     };
     claim(start.store.clone(), request).await.map_err(|e| match e {
@@ -106,6 +108,12 @@ async fn claim_next(start: &Start<'_>, from: Option<CheckpointId>) -> Result<Cla
         ClaimError::Journal(e) => journal(e),
         ClaimError::OtherJob { .. } | ClaimError::NotRetained(_) => Failure::Fatal(e.to_string()),
     })
+}
+
+/// Tells this supervisor from every other one, also from one with its host and process id.
+fn supervisor() -> Uuid {
+    static SUPERVISOR: OnceLock<Uuid> = OnceLock::new();
+    *SUPERVISOR.get_or_init(Uuid::new_v4)
 }
 
 fn host() -> String {
@@ -139,7 +147,8 @@ fn newest_is(view: &JournalView, own: Generation) -> Result<(), Failure> {
         _ => None,
     });
     match newest {
-        Some(newest) if newest.generation > own => Err(replaced_by(newest)),
+        // Its own: a claim that it gave up when a worker process died meanwhile, or whose answer was lost.
+        Some(newest) if newest.generation > own && newest.supervisor != supervisor() => Err(replaced_by(newest)),
         _ => Ok(()),
     }
 }
@@ -225,4 +234,34 @@ async fn recover(graph: &Graph, claimed: &Claim, timeout: Duration) -> Result<us
     });
     let swept = try_join_all(sinks).await?;
     Ok(swept.iter().map(|s| s.aborted.len()).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use semel_checkpoint::open_store;
+
+    #[tokio::test]
+    async fn a_claim_that_was_given_up_is_known_as_its_own() {
+        let store = open_store("memory:").unwrap();
+        let request = |supervisor| ClaimRequest {
+            job_name: "job".into(),
+            plan_hash: String::new(),
+            parallelism: 1,
+            processes: 1,
+            host: host(),
+            pid: std::process::id(),
+            supervisor,
+            from: None,
+        };
+        for _ in 0..2 {
+            claim(store.clone(), request(supervisor())).await.unwrap();
+        }
+        // It knows of the first only: a worker process died when the second was under way.
+        assert_eq!(not_replaced(&store, Generation(1)).await, Ok(()));
+        // Another one on the same host, which even has its process id.
+        claim(store.clone(), request(Uuid::new_v4())).await.unwrap();
+        assert!(matches!(not_replaced(&store, Generation(2)).await, Err(Failure::Fenced(_))));
+    }
 }

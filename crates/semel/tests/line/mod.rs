@@ -189,6 +189,12 @@ impl Job {
         running.stderr()
     }
 
+    /// The same for generated orders into files: starts it, waits for its end, and compares.
+    pub fn finish_files(&mut self, n: u64) {
+        self.finish();
+        self.file_verdict(n).assert_exactly_once();
+    }
+
     /// Compares what is committed, as Apache's Java client reads it, with what the first `n` orders give.
     pub fn verdict(&self, kafka: &Kafka, n: u64) -> Verdict {
         let committed = kafka.read_committed(self.out.as_ref().unwrap()).unwrap();
