@@ -26,6 +26,8 @@ async fn every_store_keeps_the_contract() {
         assert_eq!(store.get("x/y").await.unwrap().unwrap(), "one");
         store.put("x/z/1", Bytes::from("0123456789")).await.unwrap();
         assert_eq!(store.get_range("x/z/1", 2..5).await.unwrap(), "234");
+        assert_eq!(store.get_range("x/z/1", 8..5000).await.unwrap(), "89");
+        assert_eq!(store.get_range("x/z/1", 5000..5001).await.unwrap(), "");
         assert!(matches!(store.get_range("x/z/2", 2..5).await, Err(StoreError::NotFound { .. })));
         let listed: Vec<_> = store.list("x/").await.unwrap().into_iter().map(|o| (o.path, o.bytes)).collect();
         assert_eq!(listed, [("x/y".to_owned(), 3), ("x/z/1".to_owned(), 10)]);

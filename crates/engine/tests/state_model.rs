@@ -44,7 +44,7 @@ struct Run {
 
 impl Run {
     async fn new(seed: u64) -> Run {
-        let rates = Rates { lose: 30, refuse: 60, refuse_reads: 60, hold: 30, ..Rates::default() };
+        let rates = Rates { lose: 30, refuse: 60, refuse_reads: 8, hold: 30, ..Rates::default() };
         let faulty = FaultyStore::random(memory(), seed, rates);
         let job = Job::new(Arc::new(faulty.clone()), schema(seed.is_multiple_of(2)));
         let chance = StdRng::seed_from_u64(seed);

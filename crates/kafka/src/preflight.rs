@@ -18,6 +18,9 @@ use std::time::Duration;
 /// Longest time for each question.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
+/// A topic that is unknown for so long does not exist.
+const NEW_TOPIC: Duration = Duration::from_secs(2);
+
 fn deadline() -> Deadline {
     Deadline::after(TIMEOUT)
 }
@@ -70,11 +73,19 @@ async fn brokers(config: &ClientConfig, findings: &mut Vec<Finding>) -> Option<C
 /// The topic's metadata, with findings about its existence, permission and leaders.
 async fn topic(cluster: &Cluster, name: &str, bootstrap: &str, findings: &mut Vec<Finding>) -> Option<TopicMetadata> {
     let check = format!("topic {name} exists");
-    let metadata = match cluster.metadata(Some(&[name]), deadline()).await {
-        Ok(metadata) => metadata,
-        Err(error) => {
-            findings.push(unanswered(&check, &error, name));
-            return None;
+    // A broker may not have heard yet of a topic that was just created.
+    let settle = Deadline::after(NEW_TOPIC);
+    let metadata = loop {
+        match cluster.metadata(Some(&[name]), deadline()).await {
+            Ok(metadata) if metadata.topics.get(name).is_some_and(|topic| topic.error != ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) => {
+                break metadata;
+            }
+            Ok(metadata) if !settle.sleep(Duration::from_millis(200)).await => break metadata,
+            Ok(_) => {}
+            Err(error) => {
+                findings.push(unanswered(&check, &error, name));
+                return None;
+            }
         }
     };
     let topic = metadata.topics.get(name);

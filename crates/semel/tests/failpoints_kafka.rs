@@ -9,18 +9,18 @@ use std::time::Instant;
 
 /// Name, passing at which the process ends, and whether only process 0 passes it.
 const POINTS: &[(&str, u32, bool)] = &[
-    ("before_begin_transaction", 3, false),
-    ("after_freeze", 5, false),
-    ("after_upload", 5, false),
-    ("before_pre_commit", 5, false),
-    ("after_pre_commit", 5, false),
-    ("before_journal", 5, true),
-    ("after_journal", 5, true),
-    ("before_one_commit", 3, false),
-    ("after_one_commit", 3, false),
-    ("after_all_commits", 3, true),
+    ("before_begin_transaction", 2, false),
+    ("after_freeze", 3, false),
+    ("after_upload", 3, false),
+    ("before_pre_commit", 3, false),
+    ("after_pre_commit", 3, false),
+    ("before_journal", 3, true),
+    ("after_journal", 3, true),
+    ("before_one_commit", 2, false),
+    ("after_one_commit", 2, false),
+    ("after_all_commits", 2, true),
 ];
-const ROWS: u64 = 12_000;
+const ROWS: u64 = 24_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Case {
@@ -108,7 +108,7 @@ fn into_kafka() {
 #[test]
 fn into_files() {
     run_all(|case| {
-        let job = with_failpoint(Job::files(case.what, ROWS, 10_000), case);
+        let job = with_failpoint(Job::files(case.what, ROWS, 20_000), case);
         run(&job, case)?;
         let verdict = job.file_verdict(ROWS);
         if verdict.is_exact() && verdict.expected > 0 { Ok(()) } else { Err(verdict.to_string()) }

@@ -52,7 +52,7 @@ pub trait Store: Send + Sync + Debug {
     fn put<'a>(&'a self, path: &'a str, bytes: Bytes) -> StoreResult<'a, ()>;
     /// Reads an object; `None` if there is none.
     fn get<'a>(&'a self, path: &'a str) -> StoreResult<'a, Option<Bytes>>;
-    /// Reads some bytes of an object; [`StoreError::NotFound`] if there is none.
+    /// Reads some bytes of an object, fewer if it ends before; [`StoreError::NotFound`] if there is none.
     fn get_range<'a>(&'a self, path: &'a str, range: Range<u64>) -> StoreResult<'a, Bytes>;
     /// All objects whose path starts with a folder such as `journal/` (the empty text lists all), ordered by path.
     fn list<'a>(&'a self, prefix: &'a str) -> StoreResult<'a, Vec<StoredObject>>;

@@ -75,6 +75,20 @@ impl ObjectStoreBackend {
         if self.folder.is_empty() { Path::from(path) } else { Path::from(format!("{}/{path}", self.folder)) }
     }
 
+    /// What there is of the range. Object stores answer with an error to a range that begins or ends behind the object's end,
+    /// which repeating would never mend.
+    async fn range_or_less(&self, name: &Path, range: Range<u64>) -> object_store::Result<Bytes> {
+        let error = match self.inner.get_range(name, range.clone()).await {
+            Err(error) if !matches!(error, Error::NotFound { .. }) => error,
+            done => return done,
+        };
+        match self.inner.head(name).await?.size {
+            size if size >= range.end => Err(error),
+            size if size <= range.start => Ok(Bytes::new()),
+            size => self.inner.get_range(name, range.start..size).await,
+        }
+    }
+
     /// Repeats an idempotent call while its error is transient, until the total deadline.
     async fn retried<T, F>(&self, operation: &'static str, path: &str, call: impl Fn() -> F) -> Result<T, StoreError>
     where
@@ -148,7 +162,7 @@ impl Store for ObjectStoreBackend {
         Box::pin(async move {
             check_path("get_range", path)?;
             let name = self.path(path);
-            self.retried("get_range", path, || async { self.inner.get_range(&name, range.clone()).await }).await
+            self.retried("get_range", path, || self.range_or_less(&name, range.clone())).await
         })
     }
 

@@ -12,7 +12,16 @@ pub fn memory() -> Arc<dyn Store> {
 }
 
 pub fn request(host: &str) -> ClaimRequest {
-    ClaimRequest { job_name: "orders".into(), plan_hash: "abc".into(), parallelism: 2, processes: 1, host: host.into(), pid: 7, supervisor: Uuid::new_v4(), from: None }
+    ClaimRequest {
+        job_name: "orders".into(),
+        plan_hash: "abc".into(),
+        parallelism: 2,
+        processes: 1,
+        host: host.into(),
+        pid: 7,
+        supervisor: Uuid::new_v4(),
+        from: None,
+    }
 }
 
 pub fn from(id: u64) -> ClaimRequest {

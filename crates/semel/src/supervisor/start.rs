@@ -244,7 +244,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_claim_that_was_given_up_is_known_as_its_own() {
-        let store = open_store("memory:").unwrap();
+        let store = open_store("memory://claims-of-one-supervisor").unwrap();
         let request = |supervisor| ClaimRequest {
             job_name: "job".into(),
             plan_hash: String::new(),

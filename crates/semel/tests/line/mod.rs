@@ -49,14 +49,23 @@ pub fn all(n: u64) -> impl Iterator<Item = Order> + Clone + Send {
     orders::orders(SEED, n)
 }
 
-/// They as rows for a topic.
+/// They as rows for a topic. With the present time as timestamp: a restarted broker forgets the sequence numbers of a producer
+/// whose rows seem older than `producer.id.expiration.ms`, and takes what the load's producer repeats for new rows.
 pub fn rows(n: u64) -> impl Iterator<Item = WriteRow> + Send {
-    orders::rows(all(n), PARTITIONS)
+    orders::rows(all(n), PARTITIONS).map(|row| WriteRow { timestamp: None, ..row })
 }
 
 /// A new topic. Orders have times of long ago, which the broker would take as a reason to delete them.
 pub fn topic(kafka: &Kafka, name: &str) -> String {
     kafka.create_topic_with(name, PARTITIONS, &[("retention.ms", "-1")]).unwrap()
+}
+
+/// Asserts that a topic holds each of the first `n` orders once: else what comes out of them shows nothing.
+pub fn assert_input(kafka: &Kafka, topic: &str, n: u64) {
+    let records = kafka.read_committed(topic).unwrap();
+    let found = records.iter().map(|record| (orders::parse_filter(&record.value).unwrap().0, record.value_text().to_owned()));
+    let verdict = compare(all(n).map(|order| (order.order_id, order.to_json())), found);
+    assert!(verdict.is_exact(), "the load itself: {verdict}");
 }
 
 /// A topic that holds the first `n` orders.
@@ -100,6 +109,13 @@ impl Job {
     /// From generated orders into files.
     pub fn files(what: What, rows: u64, rate: u64) -> Job {
         Job::new(what, None).param("rows", rows).param("rate", rate)
+    }
+
+    /// From endless generated orders into a new topic; at a rate of 0 as fast as it goes.
+    pub fn generated(what: What, kafka: &Kafka, rate: u64) -> Job {
+        let out = topic(kafka, "results");
+        let job = Job::new(what, Some(out.clone())).param("brokers", kafka.bootstrap()).param("out", &out).param("prefix", out);
+        job.param("rows", u64::from(u32::MAX)).param("rate", rate)
     }
 
     /// From a topic into a new topic.

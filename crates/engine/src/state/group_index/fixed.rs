@@ -75,15 +75,15 @@ impl Packed for u128 {
 pub(crate) struct Fixed<K> {
     fields: Vec<Field>,
     values: Vec<K>,
-    /// One bit per NULL column (its value is packed as 0). Empty until the first NULL comes.
-    masks: Vec<u16>,
+    /// One bit per NULL column (its value is packed as 0), for every group; `None` until the first NULL comes.
+    masks: Option<Vec<u16>>,
     batch: Vec<K>,
     batch_masks: Vec<u16>,
 }
 
 impl<K: Packed> Fixed<K> {
     pub fn new(fields: Vec<Field>) -> Fixed<K> {
-        Fixed { fields, values: Vec::new(), masks: Vec::new(), batch: Vec::new(), batch_masks: Vec::new() }
+        Fixed { fields, values: Vec::new(), masks: None, batch: Vec::new(), batch_masks: Vec::new() }
     }
 
     #[inline]
@@ -101,15 +101,15 @@ impl<K: Packed> Fixed<K> {
         groups: &mut Vec<u32>,
     ) -> Result<(), StateError> {
         self.pack(keys, types)?;
-        if !self.batch_masks.is_empty() && self.masks.is_empty() {
-            self.masks.resize(self.values.len(), 0);
+        if !self.batch_masks.is_empty() {
+            self.masks.get_or_insert_with(|| vec![0; self.values.len()]);
         }
         let Fixed { values, masks, batch, batch_masks, .. } = self;
         for (row, &key) in batch.iter().enumerate() {
             let hash = key.hash();
             let mask = batch_masks.get(row).copied().unwrap_or(0);
             let table = shards.table(hash);
-            let equal = |&group: &u32| values[group as usize] == key && (masks.is_empty() || masks[group as usize] == mask);
+            let equal = |&group: &u32| values[group as usize] == key && masks.as_ref().is_none_or(|masks| masks[group as usize] == mask);
             if !insert {
                 groups.push(table.find(hash, equal).copied().unwrap_or(NO_GROUP));
                 continue;
@@ -122,12 +122,10 @@ impl<K: Packed> Fixed<K> {
                     groups.push(group);
                     if used {
                         values[group as usize] = key;
-                        masks.iter_mut().skip(group as usize).take(1).for_each(|old| *old = mask);
+                        masks.iter_mut().for_each(|masks| masks[group as usize] = mask);
                     } else {
                         values.push(key);
-                        if !masks.is_empty() || mask != 0 {
-                            masks.push(mask);
-                        }
+                        masks.iter_mut().for_each(|masks| masks.push(mask));
                     }
                 }
             }
@@ -170,15 +168,18 @@ impl<K: Packed> Fixed<K> {
             8 => Buffer::from_iter(groups.iter().map(|group| value(group) as u64)),
             _ => Buffer::from_iter(groups.iter().map(|group| value(group) as i128)),
         };
-        let nulls = (!self.masks.is_empty())
-            .then(|| NullBuffer::new(BooleanBuffer::collect_bool(groups.len(), |row| self.masks[groups[row] as usize] >> i & 1 == 0)));
+        let nulls = self
+            .masks
+            .as_ref()
+            .map(|masks| NullBuffer::new(BooleanBuffer::collect_bool(groups.len(), |row| masks[groups[row] as usize] >> i & 1 == 0)));
         let nulls = nulls.filter(|nulls| nulls.null_count() > 0).map(|nulls| nulls.into_inner().into_inner());
         let data = ArrayData::try_new(data_type.clone(), groups.len(), nulls, 0, vec![buffer], vec![]);
         Ok(make_array(data.doing("giving keys back")?))
     }
 
     pub fn memory_bytes(&self) -> usize {
-        (self.values.capacity() + self.batch.capacity()) * size_of::<K>() + (self.masks.capacity() + self.batch_masks.capacity()) * 2
+        (self.values.capacity() + self.batch.capacity()) * size_of::<K>()
+            + (self.masks.as_ref().map_or(0, Vec::capacity) + self.batch_masks.capacity()) * 2
     }
 }
 
