@@ -314,7 +314,8 @@ fn built(package: &str, kind: &str, name: &str) -> Result<PathBuf> {
         let target = dir.parent().unwrap_or(&dir);
         let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
             .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-            .args(["build", "--quiet", "--package", package, kind, name, "--profile", profile])
+            // Of the whole workspace, as the tests: a package alone has other features, and all it depends on would be built again.
+            .args(["build", "--quiet", "--workspace", kind, name, "--profile", profile])
             .arg("--target-dir")
             .arg(target)
             .stdin(Stdio::null())

@@ -40,9 +40,9 @@ impl Default for FetchConfig {
             isolation: IsolationLevel::ReadCommitted,
             max_wait: Duration::from_millis(500),
             min_bytes: 1,
-            max_bytes: 16 << 20,
-            partition_max_bytes: 4 << 20,
-            buffer_bytes: 32 << 20,
+            max_bytes: 8 << 20,
+            partition_max_bytes: 2 << 20,
+            buffer_bytes: 8 << 20,
             check_crcs: true,
         }
     }
