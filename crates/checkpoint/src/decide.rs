@@ -97,12 +97,16 @@ pub struct ClaimDecision {
 
 /// `--from` names a checkpoint that cannot be restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("checkpoint {wanted} is not retained: choose one of {retained:?}, or leave --from out to restore the newest")]
+#[error("checkpoint {wanted} is not retained: choose one of {}, or leave --from out to restore the newest", ids(retained))]
 pub struct NotRetained {
     /// The checkpoint that was named.
     pub wanted: CheckpointId,
     /// Those that can be restored.
     pub retained: Vec<CheckpointId>,
+}
+
+fn ids(checkpoints: &[CheckpointId]) -> String {
+    checkpoints.iter().map(CheckpointId::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Decides a start over all entries of the journal, ascending by number.

@@ -103,7 +103,7 @@ pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
             "folder",
             format!("{nearest_text} is not a folder"),
             "a folder, or a name that is free",
-            format!("mv '{nearest_text}' '{nearest_text}.old', or set path to another folder"),
+            format!("set path to another folder: {nearest_text} is a file"),
         )];
     }
     let mut findings = vec![match writable {

@@ -78,7 +78,7 @@ pub fn timeout_against_job(timeout: Duration, maximum: Option<Duration>, needs: 
         found,
         needed_text,
         format!(
-            "set transaction.timeout.ms = {} in the sink's properties{broker}, or lower execution.checkpointing.timeout; else the broker can abort a pre-committed transaction during a long restart, and its rows are lost",
+            "set transaction.timeout.ms = {} in the sink's properties{broker}, or lower execution.checkpointing.timeout; else the broker can abort a pre-committed transaction during a long restart; the job then fails with exit code 79 and names the rows that are lost",
             needed.as_millis()
         ),
     )

@@ -33,8 +33,8 @@ fn main() -> ExitCode {
 fn job() -> ExitCode {
     execute("demo", |env| {
         env.enable_checkpointing(Duration::from_millis(200));
-        let rows: u64 = env.parameter_or("rows", "300000").parse()?;
-        let rate: f64 = env.parameter_or("rate", "30000").parse()?;
+        let rows: u64 = env.parse_parameter("rows")?.unwrap_or(300_000);
+        let rate: f64 = env.parse_parameter("rate")?.unwrap_or(30_000.0);
         let out = env.parameter("out").ok_or("--param out=FOLDER is needed")?;
         let watermarks = WatermarkStrategy::for_bounded_out_of_orderness("ts", Duration::from_secs(2));
         env.from_source(datagen::orders(SEED).rows(rows).rows_per_second(rate), watermarks, "orders")?

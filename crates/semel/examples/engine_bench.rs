@@ -8,6 +8,7 @@ use std::time::Duration;
 
 fn main() -> ExitCode {
     execute("bench", |env| {
+        env.checkpoint_config().set_checkpoint_timeout(Duration::from_secs(60));
         let needed = |name: &str| env.parameter(name).map(str::to_owned).ok_or(format!("--param {name}=... is needed"));
         let (job, brokers, prefix) = (needed("job")?, needed("brokers")?, needed("prefix")?);
         let schema = SchemaBuilder::new()

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 fn main() -> ExitCode {
     execute("windows-to-kafka", |env| {
-        env.enable_checkpointing(Duration::from_secs(1));
+        env.enable_checkpointing(Duration::from_secs(1)).set_checkpoint_timeout(Duration::from_secs(60));
         let brokers = env.parameter_or("brokers", "localhost:9092");
         let schema = SchemaBuilder::new()
             .column_not_null("customer_id", DataTypes::bigint())

@@ -215,7 +215,7 @@ fn io_error(operation: &'static str, path: &str, error: io::Error) -> StoreError
         ErrorKind::PermissionDenied => "give the user of this process the right to read and write this folder",
         ErrorKind::ReadOnlyFilesystem => "the file system is mounted read-only: remount it or use another folder",
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room on this file system or raise the quota",
-        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => "a file stands where a folder is needed: remove it",
+        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => "a file stands where a folder is needed: choose another folder",
         ErrorKind::Unsupported | ErrorKind::CrossesDevices | ErrorKind::TooManyLinks => {
             "the file system must support hard links: use another one"
         }

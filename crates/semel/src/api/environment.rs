@@ -44,6 +44,15 @@ impl StreamExecutionEnvironment {
         self.settings.parameter(name)
     }
 
+    /// A parameter as a number or anything else that can be read from a text; `None` if it is not set.
+    ///
+    /// # Errors
+    /// A value that cannot be read; the error names the parameter and the value.
+    pub fn parse_parameter<T: std::str::FromStr<Err: fmt::Display>>(&self, name: &str) -> Result<Option<T>, ApiError> {
+        let parse = |text: &str| text.parse().map_err(|e| ApiError::Operator(format!("--param {name}={text}: {e}")));
+        self.parameter(name).map(parse).transpose()
+    }
+
     /// A parameter, or what holds without it.
     pub fn parameter_or(&self, name: &str, default: &str) -> String {
         self.parameter(name).unwrap_or(default).to_owned()
