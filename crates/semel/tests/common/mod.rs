@@ -171,7 +171,16 @@ impl Drop for Running {
 }
 
 pub fn kill(pid: i32, signal: Signal) {
-    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    assert!(try_kill(pid, signal), "process {pid} is gone");
+}
+
+/// Whether the process was still there.
+pub fn try_kill(pid: i32, signal: Signal) -> bool {
+    match kill_process(Pid::from_raw(pid).unwrap(), signal) {
+        Ok(()) => true,
+        Err(rustix::io::Errno::SRCH) => false,
+        Err(error) => panic!("process {pid}: {error}"),
+    }
 }
 
 /// Whether a process lives (a zombie does not).
