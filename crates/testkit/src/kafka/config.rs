@@ -105,7 +105,8 @@ pub(super) fn server_properties(options: &KafkaOptions, node: &NodeFacts<'_>) ->
 
 /// Arguments of Kafka's `storage format`, after the word `format`.
 pub(super) fn format_arguments(options: &KafkaOptions, cluster: &str, file: &Path) -> Vec<String> {
-    let mut args = vec!["-t".into(), cluster.to_owned(), "-c".into(), file.display().to_string()];
+    // In one word: a random id may begin with `-`.
+    let mut args = vec![format!("--cluster-id={cluster}"), "-c".into(), file.display().to_string()];
     if let Some(version) = options.transaction_version {
         args.extend(["--feature".into(), format!("transaction.version={version}")]);
     }
