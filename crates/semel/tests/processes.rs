@@ -78,7 +78,7 @@ fn a_frozen_worker_is_replaced_and_changes_nothing() {
     let worker = job.workers()[0];
     let frozen = Instant::now();
     kill(worker, Signal::STOP);
-    let line = job.wait_for("no sign of life");
+    let line = job.wait_for("worker process killed");
     assert!(line.contains(&worker.to_string()), "{line}");
     job.wait_for("is running");
     let took = frozen.elapsed();
