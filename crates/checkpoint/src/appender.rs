@@ -6,11 +6,11 @@ use crate::journal::{JournalError, encode_entry, read_entry, read_journal};
 use crate::paths;
 use crate::permit::CommitPermit;
 use crate::store::{Store, StoreError};
-use crate::types::{CheckpointEntry, Entry, GenerationEntry};
+use crate::types::{CheckpointEntry, CommittedEntry, Entry, GenerationEntry};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
 /// Why an entry was not appended, or why it is not known whether it was. After any of these except
@@ -51,9 +51,9 @@ pub enum AppendError {
     #[error("an earlier append ended undecided: exit; the next start reads the journal and decides")]
     InDoubt,
     /// The entry contradicts the journal. Nothing was written.
-    #[error("checkpoint {id} cannot be appended: {reason}")]
+    #[error("checkpoint {id}: the entry cannot be appended: {reason}")]
     Invalid {
-        /// The checkpoint.
+        /// The checkpoint that it is about.
         id: CheckpointId,
         /// What is wrong.
         reason: String,
@@ -153,10 +153,38 @@ impl Appender {
             entry.nonce = Uuid::new_v4();
         }
         self.check(&entry)?;
-        let (job, generation, number) = (self.state.job, self.state.generation, self.state.number);
+        let id = entry.id;
         let entry = Entry::Checkpoint(entry);
+        self.put(&entry).await?;
+        self.state.newest = id;
+        match entry {
+            Entry::Checkpoint(entry) => Ok(DurableCheckpoint { entry, job: self.state.job }),
+            _ => Err(AppendError::InDoubt),
+        }
+    }
+
+    /// Appends that every checkpoint up to `committed` is committed in all sinks, where no checkpoint will say so soon: at the end
+    /// of a job (`ended`), and after a start has committed what was pending. Only what has been committed may be said.
+    ///
+    /// Decided as [`Appender::append`] is.
+    pub async fn append_committed(&mut self, committed: CheckpointId, ended: bool) -> Result<(), AppendError> {
+        if self.state.in_doubt {
+            return Err(AppendError::InDoubt);
+        }
+        let AppenderState { generation, newest, .. } = self.state;
+        if committed > newest {
+            let reason = format!("checkpoint {newest} is the newest in the journal, and a later one cannot be committed");
+            return Err(AppendError::Invalid { id: committed, reason });
+        }
+        let entry = CommittedEntry { generation, nonce: Uuid::new_v4(), committed, ended, written_at_ms: now_ms() };
+        self.put(&Entry::Committed(entry)).await
+    }
+
+    /// Puts an entry at the next number and goes on until it is decided.
+    async fn put(&mut self, entry: &Entry) -> Result<(), AppendError> {
+        let (job, generation, number) = (self.state.job, self.state.generation, self.state.number);
         self.state.in_doubt = true;
-        match put_entry(self.store.as_ref(), job, number, &entry).await? {
+        match put_entry(self.store.as_ref(), job, number, entry).await? {
             Put::Durable => {}
             Put::Fenced => return Err(self.who_fenced(number, generation).await?),
         }
@@ -166,13 +194,9 @@ impl Appender {
         if !start_is_there(start.map(|(job, entry)| (job, entry.nonce())), first.map(|(job, _)| job), job, nonce) {
             return Err(AppendError::Replaced { number });
         }
-        let Entry::Checkpoint(entry) = entry else {
-            return Err(AppendError::InDoubt);
-        };
         self.state.number += 1;
-        self.state.newest = entry.id;
         self.state.in_doubt = false;
-        Ok(DurableCheckpoint { entry, job })
+        Ok(())
     }
 
     fn check(&self, entry: &CheckpointEntry) -> Result<(), AppendError> {
@@ -251,6 +275,11 @@ pub(crate) async fn put_entry(store: &dyn Store, job: JobUuid, number: u64, entr
             AppendStep::Fenced | AppendStep::Foreign => return Ok(Put::Fenced),
         };
     }
+}
+
+pub(crate) fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 const MAX_PAUSE: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
 //! Starting a job: claiming the next generation.
 
-use crate::appender::{Appender, AppenderState, Put, Start, put_entry, retry_transient};
+use crate::appender::{Appender, AppenderState, Put, Start, now_ms, put_entry, retry_transient};
 use crate::decide::{ClaimDecision, NotRetained, claim_holds, decide_claim};
 use crate::ids::{CheckpointId, JobIdentity, JobUuid};
 use crate::journal::{JournalError, JournalView, read_entry, read_journal};
@@ -9,7 +9,7 @@ use crate::permit::CommitPermit;
 use crate::store::{Store, StoreError};
 use crate::types::{CheckpointEntry, Committable, Entry, GenerationEntry};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use uuid::Uuid;
 
 /// How long a claim may take in all, waiting for a store that does not answer or racing with an old incarnation.
@@ -210,9 +210,4 @@ fn started(store: Arc<dyn Store>, uuid: JobUuid, request: &ClaimRequest, decisio
         committed: decision.committed,
         retained: decision.retained,
     }
-}
-
-fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

@@ -134,6 +134,10 @@ pub fn decide_claim(entries: &[(u64, Entry)], from: Option<CheckpointId>) -> Res
                 newest = Some(checkpoint);
                 line.push(checkpoint);
             }
+            Entry::Committed(known) => {
+                highest = highest.max(known.committed);
+                committed = committed.max(known.committed);
+            }
         }
     }
     let kept = newest.map(|newest| newest.retained.as_slice()).unwrap_or_default();

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// The version of the format that is written and read.
-pub const FORMAT: u64 = 1;
+/// The newest version of the format that is read. Each entry is written in the oldest one that has its kind.
+pub const FORMAT: u64 = 2;
 
 /// How often a journal that changes while it is read is read again.
 const MAX_READS: usize = 20;
@@ -31,7 +31,7 @@ pub enum JournalError {
         reason: String,
     },
     /// Written by a newer version.
-    #[error("{path} has format {found}, this version reads format {FORMAT}: run the version that wrote it, or a newer one")]
+    #[error("{path} has format {found}, this version reads formats up to {FORMAT}: run the version that wrote it, or a newer one")]
     Format {
         /// The file.
         path: String,
@@ -74,9 +74,16 @@ struct Opened {
     entry: Entry,
 }
 
+fn format_of(entry: &Entry) -> u64 {
+    match entry {
+        Entry::Job { .. } | Entry::Generation(_) | Entry::Checkpoint(_) => 1,
+        Entry::Committed(_) => 2,
+    }
+}
+
 /// The bytes of an entry: JSON with `format`, `job` (the uuid), `kind` and the fields of its kind.
 pub fn encode_entry(job: JobUuid, entry: &Entry) -> Result<Bytes, JournalError> {
-    let envelope = Envelope { format: FORMAT, job, entry };
+    let envelope = Envelope { format: format_of(entry), job, entry };
     let corrupt = |error: serde_json::Error| JournalError::Corrupt { path: "new entry".to_owned(), reason: error.to_string() };
     serde_json::to_vec_pretty(&envelope).map(Bytes::from).map_err(corrupt)
 }
@@ -86,11 +93,11 @@ pub fn decode_entry(path: &str, bytes: &[u8]) -> Result<(JobUuid, Entry), Journa
     let corrupt = |reason: String| JournalError::Corrupt { path: path.to_owned(), reason };
     let value: Value = serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
     let format = value.get("format").ok_or_else(|| corrupt("it has no field \"format\"".to_owned()))?;
-    if format.as_u64() != Some(FORMAT) {
+    if !format.as_u64().is_some_and(|format| (1..=FORMAT).contains(&format)) {
         return Err(JournalError::Format { path: path.to_owned(), found: format.to_string() });
     }
     match value.get("kind").and_then(Value::as_str) {
-        Some("job" | "generation" | "checkpoint") => {}
+        Some("job" | "generation" | "checkpoint" | "committed") => {}
         Some(kind) => {
             return Err(corrupt(format!("this version does not know the kind {kind:?}")));
         }

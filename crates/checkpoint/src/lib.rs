@@ -34,4 +34,4 @@ pub use store::{
     ATTEMPT_DEADLINE, LocalStore, ObjectStoreBackend, PutOutcome, Store, StoreError, StoreResult, StoredObject, TOTAL_DEADLINE, open_store,
     probe_put_if_absent,
 };
-pub use types::{CheckpointEntry, Committable, Entry, GenerationEntry, OperatorSnapshot, Part, SplitState, StateFile};
+pub use types::{CheckpointEntry, Committable, CommittedEntry, Entry, GenerationEntry, OperatorSnapshot, Part, SplitState, StateFile};

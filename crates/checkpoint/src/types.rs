@@ -142,6 +142,22 @@ pub struct GenerationEntry {
     pub restored: Option<CheckpointId>,
 }
 
+/// Between two checkpoints: what the last entry held has been committed. It is written when a job ends well and after a start has
+/// committed what was pending, so that nothing is pending any more although no further checkpoint says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommittedEntry {
+    /// The generation that wrote it.
+    pub generation: Generation,
+    /// Random; tells a lost answer from a lost race.
+    pub nonce: Uuid,
+    /// Every checkpoint up to here had been committed in all sinks (or given up by `--from`) when it was written.
+    pub committed: CheckpointId,
+    /// The generation has ended with it: the job was stopped, or has finished.
+    pub ended: bool,
+    /// When it was written.
+    pub written_at_ms: i64,
+}
+
 /// One entry of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -161,6 +177,8 @@ pub enum Entry {
     Generation(GenerationEntry),
     /// A completed checkpoint.
     Checkpoint(CheckpointEntry),
+    /// Its transactions are committed.
+    Committed(CommittedEntry),
 }
 
 impl Entry {
@@ -170,6 +188,7 @@ impl Entry {
             Entry::Job { nonce, .. } => *nonce,
             Entry::Generation(generation) => generation.nonce,
             Entry::Checkpoint(checkpoint) => checkpoint.nonce,
+            Entry::Committed(committed) => committed.nonce,
         }
     }
 

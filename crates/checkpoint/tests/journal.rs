@@ -329,6 +329,31 @@ async fn wrong_entries_are_refused_before_anything_is_written() {
     assert_eq!(numbers(&store).await, [0, 1, 2]);
 }
 
+#[tokio::test]
+async fn an_ended_job_leaves_nothing_pending() {
+    let store = memory();
+    let mut first = claim(store.clone(), request("a")).await.unwrap();
+    first.appender.append(entry(&first, 1, 0, &[1])).await.unwrap();
+    first.appender.append(entry(&first, 2, 1, &[2])).await.unwrap();
+    let early = first.appender.append_committed(CheckpointId(3), true).await;
+    assert!(matches!(early, Err(AppendError::Invalid { .. })), "it is not even complete");
+    first.appender.append_committed(CheckpointId(2), true).await.unwrap();
+    let mut second = claim(store.clone(), request("b")).await.unwrap();
+    assert_eq!((second.restored.as_ref().unwrap().id, second.pending.len(), second.next_checkpoint), (CheckpointId(2), 0, CheckpointId(3)));
+    // After a start has committed what was pending, in the place of the next checkpoint.
+    second.appender.append(entry(&second, 3, 2, &[3])).await.unwrap();
+    let mut third = claim(store.clone(), request("c")).await.unwrap();
+    assert_eq!(pending(&third), [(3, 3)]);
+    let late = second.appender.append_committed(CheckpointId(3), true).await.unwrap_err();
+    assert!(matches!(late, AppendError::Fenced { .. }), "{late}");
+    third.appender.append_committed(third.committed, false).await.unwrap();
+    assert_eq!(claim(store.clone(), request("d")).await.unwrap().pending.len(), 0);
+    let view = read_journal(store).await.unwrap();
+    let written: Vec<_> = view.entries.iter().filter(|(_, e)| matches!(e, Entry::Committed(_))).collect();
+    let text = String::from_utf8(encode_entry(view.job().unwrap().0, &written[0].1).unwrap().to_vec()).unwrap();
+    assert!(text.contains("\"format\": 2"), "an older version must refuse it: {text}");
+}
+
 #[test]
 fn the_format_is_versioned() {
     let job = JobUuid::random();
@@ -337,9 +362,9 @@ fn the_format_is_versioned() {
     assert_eq!(decode_entry("x", &bytes).unwrap(), (job, entry));
     let text = String::from_utf8(bytes.to_vec()).unwrap();
     assert!(text.contains("\"format\": 1") && text.contains("\"kind\": \"checkpoint\""), "{text}");
-    let newer = text.replace("\"format\": 1", "\"format\": 2");
+    let newer = text.replace("\"format\": 1", "\"format\": 3");
     let error = decode_entry("journal/7.json", newer.as_bytes()).unwrap_err();
-    assert!(error.to_string().contains("journal/7.json has format 2"), "{error}");
+    assert!(error.to_string().contains("journal/7.json has format 3"), "{error}");
     let unknown = text.replace("\"kind\": \"checkpoint\"", "\"kind\": \"savepoint\"");
     let error = decode_entry("x", unknown.as_bytes()).unwrap_err().to_string();
     assert!(error.contains("does not know the kind \"savepoint\""), "{error}");

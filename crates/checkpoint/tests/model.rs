@@ -1,7 +1,7 @@
 //! A model check of the whole protocol: every interleaving of a few incarnations, with the crate's own decisions.
 //!
 //! What may happen: claims at once and by frozen claimers, two checkpoints in flight, declined checkpoints, puts whose
-//! answer is lost or that arrive late (also after their sender was replaced), commits and removals carried out late
+//! answer is lost or that arrive late (also after their sender was replaced), entries that only say what is committed, commits and removals carried out late
 //! by zombies, sweeps at any time, collection interrupted anywhere, `--from`, an emptied store. A crash is an
 //! incarnation that does nothing more. The second half takes rules out one by one: each must be missed.
 #![allow(clippy::unwrap_used)]
@@ -44,6 +44,7 @@ enum Action {
     Decline(usize),
     FailUpload(usize),
     Complete(usize),
+    Tell(usize),
     List(usize),
     Plan(usize),
     Remove(usize),
@@ -65,6 +66,7 @@ struct Rules {
     sweep_only_lower: bool,
     commit_before_sweep: bool,
     reuse_after_durable_entry: bool,
+    only_committed_is_told: bool,
     generation_entries_stay: bool,
     uncommitted_entries_stay: bool,
     own_files_in_flight_stay: bool,
@@ -82,6 +84,7 @@ const ALL: Rules = Rules {
     sweep_only_lower: true,
     commit_before_sweep: true,
     reuse_after_durable_entry: true,
+    only_committed_is_told: true,
     generation_entries_stay: true,
     uncommitted_entries_stay: true,
     own_files_in_flight_stay: true,
@@ -98,7 +101,7 @@ struct Config {
     budget: Budget,
 }
 
-const NOTHING: Budget = Budget { faults: 0, declines: 0, collections: 0, wipes: 0, from: 0 };
+const NOTHING: Budget = Budget { faults: 0, declines: 0, collections: 0, tells: 0, wipes: 0, from: 0 };
 const BASE: Config = Config { rules: ALL, kind: Kind::TestsAndSets, incarnations: 2, records: 3, num_retained: 1, budget: NOTHING };
 
 impl Model for Config {
@@ -162,6 +165,7 @@ fn committed_is_true(state: &State) -> bool {
     let own = state.journal.values().filter(|record| Some(record.job) == state.job());
     own.filter_map(|record| match &record.content {
         Content::Checkpoint(checkpoint) => Some((record.job, checkpoint.committed_position)),
+        Content::Committed { position, .. } => Some((record.job, *position)),
         _ => None,
     })
     .all(|(job, position)| (1..=position).all(|record| state.external.is_visible(job, record)))
@@ -250,12 +254,24 @@ fn an_emptied_store() {
     holds("wiped", Config { records: 2, budget: Budget { wipes: 1, ..NOTHING }, ..BASE });
 }
 
+#[test]
+fn entries_that_tell_what_is_committed() {
+    let budget = Budget { tells: 1, faults: 1, ..NOTHING };
+    holds("tells", Config { records: 2, budget, ..BASE });
+    let budget = Budget { tells: 1, collections: 1, ..NOTHING };
+    holds("tells and a collection", Config { records: 2, budget, ..BASE });
+    let budget = Budget { tells: 1, from: 1, ..NOTHING };
+    holds("tells and from", Config { num_retained: 2, records: 2, budget, ..BASE });
+    let budget = Budget { tells: 1, wipes: 1, ..NOTHING };
+    holds("tells, wiped", Config { records: 2, budget, ..BASE });
+}
+
 /// The same with more of everything: some minutes and gigabytes, in a release build.
 /// `cargo test --release -p semel-checkpoint --test model -- --ignored --nocapture --test-threads 1`
 #[test]
 #[ignore = "minutes; see the comment"]
 fn more_of_everything() {
-    let all = Budget { faults: 1, declines: 1, collections: 1, wipes: 0, from: 0 };
+    let all = Budget { faults: 1, declines: 1, collections: 1, tells: 1, wipes: 0, from: 0 };
     let wiped = Budget { wipes: 1, collections: 1, faults: 1, ..NOTHING };
     holds("wiped, with puts and a collection", Config { records: 2, budget: wiped, ..BASE });
     holds("all at once", Config { records: 2, budget: all, ..BASE });
@@ -334,6 +350,13 @@ fn sweeping_before_what_is_pending_is_committed_loses_it() {
 fn using_an_id_again_once_its_commit_answered_doubles() {
     let rules = Rules { reuse_after_durable_entry: false, ..ALL };
     fails("reuse_after_durable_entry", Config { rules, ..BASE }, &[DOUBLED]);
+}
+
+#[test]
+fn telling_of_a_checkpoint_before_its_commits_loses_its_rows() {
+    let rules = Rules { only_committed_is_told: false, ..ALL };
+    let budget = Budget { tells: 1, ..NOTHING };
+    fails("only_committed_is_told", Config { rules, budget, ..BASE }, &[LOST, UNTRUE]);
 }
 
 #[test]

@@ -62,6 +62,33 @@ fn a_sink_whose_transactions_are_pending_cannot_be_left_out() {
 }
 
 #[test]
+fn after_a_clean_stop_a_sink_may_be_renamed() {
+    let place = Place::new();
+    let mut job = place.run(&["-p", "2", "--param", "rows=0"]);
+    job.wait_for("is running");
+    place.wait_committed(|f| f.0 == 1);
+    job.signal(Signal::TERM);
+    assert_eq!(job.end().0, 0);
+    let (code, out, _) = place.ask(&["transactions", "list"]);
+    assert!(code == 0 && out.starts_with("0 transactions"), "{out}");
+    let (_, out, _) = place.ask(&["checkpoints", "list"]);
+    assert!(out.contains(", final") && out.contains("generation 1 has ended"), "{out}");
+    let mut job = place.run(&["-p", "2", "--param", "rows=0", "--param", "sink-uid=other"]);
+    job.wait_for("is running");
+    place.wait_committed(|f| f.0 == 2);
+    // Committed by the start that follows a crash: the sink may go again.
+    job.signal(Signal::KILL);
+    job.wait();
+    let (code, out, log) = place.ask(&["transactions", "commit", "--param", "sink-uid=other"]);
+    assert_eq!(code, 0, "{out}{log}");
+    let (code, out, _) = place.ask(&["transactions", "list"]);
+    assert!(code == 0 && out.starts_with("0 transactions"), "{out}");
+    let (code, log) = place.run(&["-p", "2", "--param", "rows=1"]).end();
+    assert_eq!(code, 0, "{log}");
+    place.exact_rows(4);
+}
+
+#[test]
 fn checkpoints_are_listed_and_inspected() {
     let place = Place::new();
     let (code, log) = place.run(&["-p", "2", "--param", "rows=2000", "--set", "execution.checkpointing.num-retained=2"]).end();

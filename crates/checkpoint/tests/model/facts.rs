@@ -15,6 +15,7 @@ pub fn nonce(record: &Record) -> Uuid {
         Content::Job => 0,
         Content::Generation { .. } => 1,
         Content::Checkpoint(checkpoint) => 2 + u128::from(checkpoint.id),
+        Content::Committed { committed, .. } => 128 + u128::from(*committed),
     };
     let writer = u128::from(record.writer) << 16 | u128::from(record.start) << 8;
     Uuid::from_u128(1 + (writer | kind | u128::from(record.job) << 24))
@@ -58,6 +59,13 @@ pub fn entry(record: &Record) -> Entry {
             supervisor: nonce,
             started_at_ms: 0,
             restored: restored.map(id),
+        }),
+        Content::Committed { committed, generation, .. } => Entry::Committed(CommittedEntry {
+            generation: Generation((*generation).into()),
+            nonce,
+            committed: id(*committed),
+            ended: true,
+            written_at_ms: 0,
         }),
         Content::Checkpoint(checkpoint) => {
             let file = |file: &File| StateFile { path: path(*file).to_string(), bytes: 0, slots: (0, 0) };

@@ -83,8 +83,11 @@ impl Config {
         if me.append.is_none() && !me.in_flight.is_empty() {
             actions.push(Action::Complete(n));
         }
+        if me.append.is_none() && state.budget.tells > 0 {
+            actions.push(Action::Tell(n));
+        }
         // Once its entry was sent, a checkpoint can no longer be declined.
-        if state.budget.declines > 0 && me.in_flight.len() > usize::from(me.append.is_some()) {
+        if state.budget.declines > 0 && me.in_flight.len() > usize::from(me.has_sent()) {
             actions.push(Action::FailUpload(n));
         }
         if me.collecting.is_none() && state.budget.collections > 0 {
@@ -124,6 +127,7 @@ impl Config {
             }
             Action::FailUpload(n) => self.fail_upload(&mut state, n),
             Action::Complete(n) => self.complete(&mut state, n),
+            Action::Tell(n) => self.tell(&mut state, n)?,
             Action::List(n) => {
                 state.budget.collections -= 1;
                 let files: BTreeSet<File> = state.files.keys().copied().collect();
@@ -297,13 +301,14 @@ impl Config {
         !self.rules.read_start_after_put || start_is_there(found, first, facts::job_uuid(start.job), facts::nonce(start))
     }
 
-    /// The appender is told that its checkpoint is durable.
+    /// The appender is told that its entry is durable.
     fn durable(&self, state: &mut State, n: usize) {
         let me = &mut *state.incarnations[n];
-        let Some(Append { record: Record { content: Content::Checkpoint(checkpoint), .. }, .. }) = me.append.take() else {
+        let Some(append) = me.append.take() else { return };
+        me.number += 1;
+        let Content::Checkpoint(checkpoint) = append.record.content else {
             return;
         };
-        me.number += 1;
         me.in_flight.remove(0);
         me.retained = checkpoint.retained;
         let Checkpoint { id, position, transactions, committed, .. } = checkpoint;
@@ -321,7 +326,7 @@ impl Config {
         append.step = step;
         append.repeated = repeated;
         match (step, append.record.content.clone()) {
-            (Step::Durable, Content::Checkpoint(_)) => {
+            (Step::Durable, Content::Checkpoint(_) | Content::Committed { .. }) => {
                 // A claim before this number stands in a hole that collection made: it has claimed nothing.
                 let mut entries = state.journal.range(append.number..).map(|(_, record)| record).filter(|record| record.job == job);
                 let later = |record: &Record| matches!(record.content, Content::Generation { generation, .. } if generation > own);
@@ -436,7 +441,7 @@ impl Config {
     fn fail_upload(&self, state: &mut State, n: usize) {
         state.budget.declines -= 1;
         let me = &mut *state.incarnations[n];
-        let InFlight { id, transactions, .. } = me.in_flight.remove(usize::from(me.append.is_some()));
+        let InFlight { id, transactions, .. } = me.in_flight.remove(usize::from(me.has_sent()));
         let generation = me.generation;
         let of_it = |file: &File| file.checkpoint == id && file.generation == generation;
         me.chain.retain(|file| !of_it(file));
@@ -475,6 +480,21 @@ impl Config {
         });
         let record = Record { job: me.job, writer: u8::try_from(n).unwrap(), start: me.starts, content };
         me.append = Some(Append { number: me.number, record, step: Step::Put, repeated: false });
+    }
+
+    /// What is committed, without a checkpoint: at the end of a job, and after a recovery. Here at any time.
+    fn tell(&self, state: &mut State, n: usize) -> Option<()> {
+        state.budget.tells -= 1;
+        let me = &mut *state.incarnations[n];
+        let unfinished = me.permits.last().filter(|_| !self.rules.only_committed_is_told);
+        let (committed, position) = unfinished.map_or((me.committed, me.committed_position), |permit| (permit.id, permit.position));
+        if committed == 0 {
+            return None;
+        }
+        let content = Content::Committed { committed, generation: me.generation, position };
+        let record = Record { job: me.job, writer: u8::try_from(n).unwrap(), start: me.starts, content };
+        me.append = Some(Append { number: me.number, record, step: Step::Put, repeated: false });
+        Some(())
     }
 
     fn plan(&self, state: &mut State, n: usize) {

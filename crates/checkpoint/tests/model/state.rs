@@ -32,8 +32,17 @@ pub struct Checkpoint {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
     Job,
-    Generation { generation: u8, restored: Option<u8> },
+    Generation {
+        generation: u8,
+        restored: Option<u8>,
+    },
     Checkpoint(Checkpoint),
+    /// `position` is what `committed` claims, in records: a ghost.
+    Committed {
+        committed: u8,
+        generation: u8,
+        position: u8,
+    },
 }
 
 /// A journal entry: `writer` is the incarnation; with the content it stands for the nonce.
@@ -149,6 +158,13 @@ pub struct Incarnation {
     pub ids: Vec<(u8, u8)>,
 }
 
+impl Incarnation {
+    /// Whether the entry of its first checkpoint in flight is being put.
+    pub fn has_sent(&self) -> bool {
+        matches!(&self.append, Some(Append { record: Record { content: Content::Checkpoint(_), .. }, .. }))
+    }
+}
+
 /// How much may still happen, to bound the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
@@ -158,6 +174,8 @@ pub struct Budget {
     pub declines: u8,
     /// Collections.
     pub collections: u8,
+    /// Entries that tell what is committed.
+    pub tells: u8,
     /// The store is emptied.
     pub wipes: u8,
     /// Starts with `--from`.
@@ -201,7 +219,7 @@ impl State {
         let mut head = None;
         for record in self.own() {
             match &record.content {
-                Content::Job => {}
+                Content::Job | Content::Committed { .. } => {}
                 Content::Checkpoint(checkpoint) => head = Some(checkpoint.id),
                 Content::Generation { restored: Some(restored), .. } => head = Some(*restored),
                 Content::Generation { restored: None, .. } => {}

@@ -62,6 +62,7 @@ pub fn completer<'s>(
         let mut parts: BTreeMap<CheckpointId, Vec<Ack>> = BTreeMap::new();
         let mut waited_for = job.first_checkpoint();
         let mut history = History::new(&job);
+        let mut ended = false;
         move |frontiers| {
             input.for_each(|stamp, acks| {
                 if let Some(time) = stamp.least() {
@@ -106,6 +107,10 @@ pub fn completer<'s>(
                 let (id, durable) = match answer {
                     Answer::Durable(durable) => (durable.entry.id, Some(durable)),
                     Answer::Skipped(id) => (id, None),
+                    Answer::Ended => {
+                        capability = None;
+                        return false;
+                    }
                 };
                 if *held.time() < first_of(id) {
                     held.downgrade(&first_of(id)); // From 0, the first time.
@@ -125,8 +130,10 @@ pub fn completer<'s>(
                 held.downgrade(&first_of(next(id)));
                 c.wake();
             }
-            if frontier == CLOSED {
-                capability = None;
+            if frontier == CLOSED && !ended {
+                // The job has ended well. No further checkpoint will say that the last one's transactions are committed.
+                ended = true;
+                journal.send(Request::End(c.checkpoints.committed()));
             }
             false
         }
@@ -138,22 +145,27 @@ enum Request {
     Append(Box<CheckpointEntry>),
     /// A declined checkpoint: nothing to write, but its turn must come after those before it.
     Skip(CheckpointId),
+    /// The end of the job: every checkpoint up to this one is committed.
+    End(CheckpointId),
 }
 
 enum Answer {
     Durable(Box<DurableCheckpoint>),
     Skipped(CheckpointId),
+    Ended,
 }
 
 async fn append(mut appender: Appender, mut requests: UnboundedReceiver<Request>, answers: Answers<Answer>) {
     while let Some(request) = requests.recv().await {
-        let answer = match request {
-            Request::Skip(id) => Answer::Skipped(id),
-            Request::Append(entry) => match appender.append(*entry).await {
-                Ok(durable) => Answer::Durable(Box::new(durable)),
-                Err(e @ AppendError::Fenced { .. }) => fail(Failure::Fenced(e.to_string())),
-                Err(e) => fail(Failure::Retryable(format!("the journal: {e}"))),
-            },
+        let appended = match request {
+            Request::Skip(id) => Ok(Answer::Skipped(id)),
+            Request::Append(entry) => appender.append(*entry).await.map(|durable| Answer::Durable(Box::new(durable))),
+            Request::End(committed) => appender.append_committed(committed, true).await.map(|()| Answer::Ended),
+        };
+        let answer = match appended {
+            Ok(answer) => answer,
+            Err(e @ AppendError::Fenced { .. }) => fail(Failure::Fenced(e.to_string())),
+            Err(e) => fail(Failure::Retryable(format!("the journal: {e}"))),
         };
         if !answers.send(answer) {
             return;

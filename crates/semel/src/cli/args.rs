@@ -32,7 +32,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CheckpointsCommand {
-    /// All checkpoints in the journal, and the job's starts.
+    /// The checkpoints that are kept (retained, or not yet committed), and all starts of the job.
     List,
     /// All that one checkpoint holds, as JSON.
     Inspect {

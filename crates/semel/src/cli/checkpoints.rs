@@ -1,5 +1,5 @@
 //! `checkpoints list|inspect`.
-use semel_checkpoint::{Entry, Store, read_journal};
+use semel_checkpoint::{CheckpointId, Entry, Store, read_journal};
 use semel_engine::failure::Failure;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,9 +18,18 @@ pub(super) async fn list(store: Arc<dyn Store>) -> Result<ExitCode, Failure> {
     println!("job {name}, uuid {uuid}");
     let newest = view.newest_checkpoint();
     let retained = newest.map(|c| c.retained.as_slice()).unwrap_or_default();
+    // The last checkpoint of a generation that has ended well.
+    let last = |id: CheckpointId| view.entries.iter().any(|(_, e)| matches!(e, Entry::Committed(c) if c.ended && c.committed == id));
     for (_, entry) in &view.entries {
         match entry {
             Entry::Job { .. } => {}
+            Entry::Committed(c) => println!(
+                "{}  generation {} {}: everything up to checkpoint {} is committed",
+                time(c.written_at_ms),
+                c.generation,
+                if c.ended { "has ended" } else { "has recovered" },
+                c.committed
+            ),
             Entry::Generation(g) => {
                 let from = g.restored.map_or("from the beginning".to_owned(), |id| format!("from checkpoint {id}"));
                 println!(
@@ -44,7 +53,7 @@ pub(super) async fn list(store: Arc<dyn Store>) -> Result<ExitCode, Failure> {
                 c.committables.len(),
                 c.committed,
                 if retained.contains(&c.id) { ", retained" } else { "" },
-                if c.finished { ", final" } else { "" },
+                if c.finished || last(c.id) { ", final" } else { "" },
             ),
         }
     }

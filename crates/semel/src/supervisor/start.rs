@@ -4,8 +4,8 @@ use crate::job::Job;
 use crate::options::Settings;
 use futures::future::try_join_all;
 use semel_checkpoint::{
-    CheckpointEntry, CheckpointId, Claim, ClaimError, ClaimRequest, Committable, Entry, Generation, GenerationEntry, JournalError,
-    JournalView, Store, claim, decide_claim, read_journal,
+    AppendError, CheckpointEntry, CheckpointId, Claim, ClaimError, ClaimRequest, Committable, Entry, Generation, GenerationEntry,
+    JournalError, JournalView, Store, claim, decide_claim, read_journal,
 };
 use semel_engine::failure::Failure;
 use semel_engine::graph::Graph;
@@ -55,7 +55,7 @@ pub(crate) async fn start(start: &Start<'_>) -> Result<Started, Failure> {
         may_restore(graph, settings, decision.restored.as_ref(), &pending, &decision.abandoned)?;
     }
     let began = Instant::now();
-    let claimed = claim_next(start, from).await?;
+    let mut claimed = claim_next(start, from).await?;
     start.claimed.set(Some(claimed.identity.generation));
     let claim_took = began.elapsed();
     let pending: Vec<&Committable> = claimed.pending.iter().map(|(_, c)| c).collect();
@@ -65,6 +65,10 @@ pub(crate) async fn start(start: &Start<'_>) -> Result<Started, Failure> {
         recovered => recovered?,
     };
     let committed = claimed.pending.len();
+    // Between the restarts of one supervisor the job stays as it is, and its next checkpoint will say it.
+    if start.first && committed > 0 {
+        tell_committed(&mut claimed).await?;
+    }
     let from = claimed.restored.as_ref().map_or("the beginning".to_owned(), |c| format!("checkpoint {}", c.id));
     info!(
         generation = claimed.identity.generation.0,
@@ -85,6 +89,15 @@ pub(crate) async fn start(start: &Start<'_>) -> Result<Started, Failure> {
         threads: start.threads,
     };
     Ok(Started { assignment, committed, aborted })
+}
+
+/// Says in the journal that what was pending is committed, so that also a sink that is renamed now leaves nothing behind.
+async fn tell_committed(claimed: &mut Claim) -> Result<(), Failure> {
+    claimed.appender.append_committed(claimed.committed, false).await.map_err(|e| match e {
+        AppendError::Fenced { winner } => replaced_by(&winner),
+        AppendError::Journal(e) => journal(e),
+        e => Failure::Retryable(format!("journal: {e}")),
+    })
 }
 
 async fn claim_next(start: &Start<'_>, from: Option<CheckpointId>) -> Result<Claim, Failure> {
