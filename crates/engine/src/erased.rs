@@ -26,6 +26,8 @@ pub trait DynSink: Send + Sync {
     ) -> BoxFuture<'a, ConnectorResult<Swept>>;
     /// See [`TwoPhaseCommitSink::sweep`].
     fn sweep<'a>(&'a self, job: &'a JobIdentity, uid: &'a OperatorUid) -> BoxFuture<'a, ConnectorResult<Swept>>;
+    /// See [`TwoPhaseCommitSink::elsewhere`].
+    fn elsewhere(&self, committable: &Committable) -> Option<String>;
     /// See [`TwoPhaseCommitSink::transactions`].
     fn transactions(&self) -> Option<Arc<dyn TransactionAdmin>>;
     /// See [`TwoPhaseCommitSink::open`].
@@ -64,6 +66,9 @@ fn handle<T: DeserializeOwned>(committable: &Committable) -> ConnectorResult<T> 
 }
 
 impl<S: TwoPhaseCommitSink> DynSink for S {
+    fn elsewhere(&self, committable: &Committable) -> Option<String> {
+        TwoPhaseCommitSink::elsewhere(self, &handle(committable).ok()?)
+    }
     fn transactions(&self) -> Option<Arc<dyn TransactionAdmin>> {
         TwoPhaseCommitSink::transactions(self)
     }

@@ -76,6 +76,8 @@ pub enum Severity {
     Warning,
     /// The job must not start.
     Error,
+    /// The job must not start now: nobody has answered, which may go away.
+    Unanswered,
 }
 
 /// What a preflight check must know of the job.
@@ -158,6 +160,13 @@ pub trait TwoPhaseCommitSink: Send + Sync + 'static {
     /// Ends transactions of this job uuid and sink whose generation is strictly lower than `job.generation`. It is only
     /// called after `recover` has committed everything that any journal entry holds.
     fn sweep(&self, job: &JobIdentity, uid: &OperatorUid) -> impl Future<Output = ConnectorResult<Swept>> + Send;
+
+    /// In words, where a transaction of an earlier run went and where this sink writes now, if these are not the same place: told as
+    /// a warning before a start, since the change may be a mistake. `None`: they are, or that is not known.
+    fn elsewhere(&self, transaction: &Self::Transaction) -> Option<String> {
+        _ = transaction;
+        None
+    }
 
     /// How the command `transactions` looks into the external system. `None`: it cannot.
     fn transactions(&self) -> Option<Arc<dyn TransactionAdmin>> {

@@ -29,7 +29,7 @@ pub(crate) struct Facts {
 }
 
 /// Runs all checks.
-pub(crate) async fn preflight(settings: &FileSinkSettings, _: &JobNeeds, uid: &OperatorUid, schema: &SchemaRef) -> Vec<Finding> {
+pub(crate) async fn preflight(settings: &FileSinkSettings, _: &JobNeeds, _: &OperatorUid, schema: &SchemaRef) -> Vec<Finding> {
     let folder = settings.folder.clone();
     // A person waits for `check`: not the deadline of a commit.
     let timeout = settings.io_timeout.min(Duration::from_secs(15));
@@ -52,9 +52,6 @@ pub(crate) async fn preflight(settings: &FileSinkSettings, _: &JobNeeds, uid: &O
             needed: "columns that the format can write".into(),
             remedy: "cast or leave out that column before the sink".into(),
         });
-    }
-    for finding in &mut findings {
-        finding.check = format!("file sink {uid}: {}", finding.check);
     }
     findings
 }

@@ -45,6 +45,11 @@ impl TwoPhaseCommitSink for FileSink {
     type Writer = FileWriter;
     type Committer = FileCommitter;
 
+    fn elsewhere(&self, transaction: &FileTransaction) -> Option<String> {
+        let (then, now) = (&transaction.folder, &self.settings.folder);
+        (then != now).then(|| format!("into {}; the sink now writes into {}", then.display(), now.display()))
+    }
+
     async fn preflight(&self, needs: &JobNeeds, uid: &OperatorUid, schema: &SchemaRef) -> Vec<Finding> {
         preflight(&self.settings, needs, uid, schema).await
     }

@@ -33,8 +33,9 @@ fn unanswered(check: &str, error: &ClientError, subject: &str) -> Finding {
         ClientError::Tls { .. } => Some("correct security.protocol and ssl.* in the properties".to_owned()),
         _ => None,
     };
+    let away = matches!(error, ClientError::Connect { .. } | ClientError::Deadline { .. } | ClientError::Closed { .. });
     finding(
-        Severity::Error,
+        if away { Severity::Unanswered } else { Severity::Error },
         check,
         error.to_string(),
         "an answer",
@@ -63,7 +64,7 @@ async fn brokers(config: &ClientConfig, findings: &mut Vec<Finding>) -> Option<C
     }
     // One of several that is away does not keep the job from starting.
     if reached > 0 {
-        for finding in findings.iter_mut().filter(|finding| finding.check.starts_with("broker ") && finding.severity == Severity::Error) {
+        for finding in findings.iter_mut().filter(|finding| finding.check.starts_with("broker ") && finding.severity >= Severity::Error) {
             finding.severity = Severity::Warning;
         }
     }

@@ -1,8 +1,8 @@
 //! The Kafka sink: one value per sink of the job, shared by its subtasks.
 
-use crate::client::{Cluster, Transactions};
+use crate::client::{ClientConfig, Cluster, Transactions};
 use crate::committer::KafkaCommitter;
-use crate::config::{DeliveryGuarantee, KafkaSinkBuilder, SerializerFactory, SinkSettings};
+use crate::config::{DeliveryGuarantee, KafkaSinkBuilder, SerializerFactory, SinkSettings, TopicSelector};
 use crate::connect::{self, ClientSettings};
 use crate::handle::KafkaTransaction;
 use crate::ids::IdScope;
@@ -14,6 +14,7 @@ use arrow::datatypes::SchemaRef;
 use semel_checkpoint::{JobIdentity, OperatorUid};
 use semel_engine::sink::{Finding, JobNeeds, Pending, SinkContext, Swept, TransactionAdmin, TwoPhaseCommitSink};
 use semel_formats::{Format, JsonOptions};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
@@ -73,6 +74,11 @@ impl KafkaSink {
         !self.settings.transactional_id_prefix.is_empty()
     }
 
+    /// Whether a transaction was written with today's `bootstrap.servers`, in any order.
+    fn same_brokers(&self, transaction: &KafkaTransaction) -> bool {
+        places(&transaction.bootstrap_servers).collect::<BTreeSet<_>>() == places(&self.settings.bootstrap_servers).collect()
+    }
+
     fn exactly_once(&self) -> bool {
         self.settings.guarantee == DeliveryGuarantee::ExactlyOnce
     }
@@ -80,6 +86,33 @@ impl KafkaSink {
     /// The names of this sink's transactions in a job.
     pub fn scope(&self, job: &JobIdentity, uid: &OperatorUid) -> IdScope {
         IdScope::new(&self.settings.transactional_id_prefix, &job.uuid.short(), uid.as_str())
+    }
+
+    /// A settler at the brokers at which these transactions were written. The same cluster may have other addresses by now, so that
+    /// the sink's own brokers are asked where the old ones cannot be reached.
+    async fn settler_at(&self, servers: &str) -> ConnectorResult<Settler> {
+        let client = ClientConfig { bootstrap: places(servers).map(str::to_owned).collect(), ..self.client().client.clone() };
+        match connect::connect(&client).await {
+            Ok(cluster) => Ok(Settler::new(Transactions::new(cluster), self.settings.decision_timeout)),
+            Err(error) => {
+                let now = &self.settings.bootstrap_servers;
+                tracing::warn!(%error, "transactions were written at {servers}, which cannot be reached; they are looked for at {now}");
+                self.settler().await
+            }
+        }
+    }
+
+    /// Commits transactions of another `bootstrap.servers` than today's.
+    async fn commit_elsewhere(&self, servers: &str, pending: Vec<Pending<KafkaTransaction>>) -> ConnectorResult<()> {
+        let settler = self.settler_at(servers).await?;
+        recovery::commit_pending(&settler, pending).await.map_err(|error| match error {
+            ConnectorError::Lost(why) | ConnectorError::Fatal(why) => ConnectorError::Fatal(format!(
+                "{why}; these transactions were written with bootstrap.servers = {servers}, the sink now has {}: if that is another cluster, \
+                 start once with the old one",
+                self.settings.bootstrap_servers
+            )),
+            other => other,
+        })
     }
 
     async fn settler(&self) -> ConnectorResult<Settler> {
@@ -92,10 +125,36 @@ impl KafkaSink {
     }
 }
 
+fn places(servers: &str) -> impl Iterator<Item = &str> {
+    servers.split(',').map(str::trim).filter(|server| !server.is_empty())
+}
+
 impl TwoPhaseCommitSink for KafkaSink {
     type Transaction = KafkaTransaction;
     type Writer = KafkaWriter;
     type Committer = KafkaCommitter;
+
+    fn elsewhere(&self, transaction: &KafkaTransaction) -> Option<String> {
+        let SinkSettings { bootstrap_servers, topic, transactional_id_prefix, .. } = self.settings();
+        let topics: Vec<&str> = transaction.partitions.keys().map(String::as_str).collect();
+        let mut changes = vec![];
+        if let TopicSelector::Fixed(now) = topic
+            && topics.iter().any(|then| then != now)
+        {
+            changes.push(format!("to topic {}; the sink now writes to {now}", topics.join(", ")));
+        }
+        if !self.same_brokers(transaction) {
+            changes.push(format!("to bootstrap.servers {}; the sink now has {bootstrap_servers}", transaction.bootstrap_servers));
+        }
+        let id = &transaction.transactional_id;
+        if transaction.is_transactional() && !id.starts_with(&format!("{transactional_id_prefix}-")) {
+            changes.push(format!(
+                "under the transactional id {id}; the prefix is now {transactional_id_prefix:?}, so that open transactions of the old one are \
+                 not ended and hold back read_committed readers until transaction.timeout.ms is over"
+            ));
+        }
+        (!changes.is_empty()).then(|| changes.join("; "))
+    }
 
     fn transactions(&self) -> Option<Arc<dyn TransactionAdmin>> {
         Some(Arc::new(self.clone()))
@@ -112,8 +171,16 @@ impl TwoPhaseCommitSink for KafkaSink {
         if !transactions && !self.sweeps() {
             return Ok(Swept::default());
         }
+        let (here, elsewhere): (Vec<_>, Vec<_>) = pending.into_iter().partition(|p| self.same_brokers(&p.transaction));
+        let mut others: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        for pending in elsewhere.into_iter().filter(|p| p.transaction.is_transactional()) {
+            others.entry(pending.transaction.bootstrap_servers.clone()).or_default().push(pending);
+        }
+        for (servers, pending) in others {
+            self.commit_elsewhere(&servers, pending).await?;
+        }
         let settler = self.settler().await?;
-        recovery::commit_pending(&settler, pending).await?;
+        recovery::commit_pending(&settler, here).await?;
         match self.sweeps() {
             true => recovery::sweep(&settler, &self.scope(job, uid), job.generation).await,
             false => Ok(Swept::default()),
@@ -146,5 +213,31 @@ impl TwoPhaseCommitSink for KafkaSink {
         };
         let writer = KafkaWriter::open(&self.settings, &context, pool.clone()).await?;
         Ok((writer, KafkaCommitter::new(committer, pool)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_changed_place_is_told() {
+        let sink = |topic: &str, servers: &str, prefix: &str| {
+            let builder = KafkaSink::json().bootstrap_servers(servers).topic(topic).transactional_id_prefix(prefix);
+            builder.delivery_guarantee(DeliveryGuarantee::ExactlyOnce).build().unwrap()
+        };
+        let transaction = KafkaTransaction {
+            bootstrap_servers: "a:1,b:2".into(),
+            transactional_id: "p-0a1b2c3d-out-1-0-0".into(),
+            partitions: BTreeMap::from([("t".to_owned(), BTreeSet::from([0]))]),
+            ..KafkaTransaction::default()
+        };
+        let told = |topic: &str, servers: &str, prefix: &str| sink(topic, servers, prefix).elsewhere(&transaction);
+        assert_eq!(told("t", "b:2, a:1", "p"), None);
+        assert!(told("u", "a:1,b:2", "p").unwrap().contains("to topic t; the sink now writes to u"));
+        assert!(told("t", "c:3", "p").unwrap().contains("a:1,b:2; the sink now has c:3"));
+        assert!(told("t", "a:1,b:2", "q").unwrap().contains("p-0a1b2c3d-out-1-0-0"));
     }
 }

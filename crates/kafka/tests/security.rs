@@ -73,7 +73,7 @@ async fn check(builder: KafkaSinkBuilder) -> Vec<Finding> {
 }
 
 fn errors(findings: &[Finding]) -> Vec<&Finding> {
-    findings.iter().filter(|finding| finding.severity == Severity::Error).collect()
+    findings.iter().filter(|finding| finding.severity >= Severity::Error).collect()
 }
 
 /// Data, a commit, a recovery with an orphan, and the reading of it.

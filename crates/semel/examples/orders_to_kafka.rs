@@ -57,6 +57,7 @@ fn main() -> ExitCode {
             .bootstrap_servers(&brokers)
             .topic(env.parameter_or("out", "orders-out"))
             .key_columns(["order_id"])
+            .key_format(KeyFormat::json())
             .delivery_guarantee(DeliveryGuarantee::ExactlyOnce)
             .transactional_id_prefix("orders-to-kafka")
             .property("transaction.timeout.ms", "900000")

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
                 .bootstrap_servers(&brokers)
                 .topic(topic)
                 .key_columns(["customer_id"])
+                .key_format(KeyFormat::json())
                 .delivery_guarantee(DeliveryGuarantee::ExactlyOnce)
                 .transactional_id_prefix(prefix)
                 .property("transaction.timeout.ms", "900000")

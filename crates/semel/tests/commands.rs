@@ -43,6 +43,20 @@ fn check_says_what_is_wrong_and_run_refuses_it() {
 }
 
 #[test]
+fn a_start_that_nobody_answers_may_be_tried_again() {
+    let place = Place::new();
+    for example in ["orders_to_kafka", "windows_to_kafka"] {
+        // Nobody listens at port 1, and all else is right.
+        for (command, line) in [("run", "ERROR"), ("check", "ERROR")] {
+            let output = place.example(example, &[command, "--param", "brokers=127.0.0.1:1"]).output().unwrap();
+            let text = format!("{}{}", String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+            assert_eq!(output.status.code(), Some(75), "{text}");
+            assert!(text.contains(line) && text.contains("cannot connect to Kafka at 127.0.0.1:1"), "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_sink_whose_transactions_are_pending_cannot_be_left_out() {
     let place = Place::new();
     // Ends after the entry of checkpoint 2 is durable and before its transactions are committed.
@@ -54,6 +68,15 @@ fn a_sink_whose_transactions_are_pending_cannot_be_left_out() {
     assert!(code == 0 && !out.starts_with("0 transactions"), "{out}");
     let (code, _, log) = place.ask(&["run", "--param", "sink-uid=other"]);
     assert!(code == 78 && log.contains("\"lines\"") && log.contains("start once with the sink as it was"), "{log}");
+    let journal = || std::fs::read_dir(place.path("checkpoints/journal")).unwrap().count();
+    let entries = journal();
+    let (code, out, _) = place.ask(&["check", "--param", "sink-uid=other"]);
+    assert!(code == 78 && out.contains("ERROR    restore: ") && out.contains("start once with the sink as it was"), "{out}");
+    let (code, out, _) = place.ask(&["check", "--from", "999"]);
+    assert!(code == 78 && out.contains("--from") && out.contains("not retained"), "{out}");
+    let (code, out, _) = place.ask(&["check"]);
+    assert!(code == 0 && out.contains("ok       restore: from checkpoint 2"), "{out}");
+    assert_eq!(journal(), entries, "it writes nothing");
     let files = place.committed().len();
     let (code, out, _) = place.ask(&["transactions", "commit"]);
     assert_eq!(code, 0, "{out}");

@@ -5,7 +5,7 @@ use crate::connect::{ClientSettings, client_settings};
 use crate::partitioner::Partitioner;
 use crate::sink::KafkaSink;
 use arrow::datatypes::SchemaRef;
-use semel_formats::SerializationSchema;
+use semel_formats::{Format, JsonOptions, SerializationSchema};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +29,14 @@ pub enum KeyFormat {
     Raw,
     /// The key columns by a serializer of their own.
     Serialized(SerializerFactory),
+}
+
+impl KeyFormat {
+    /// The key columns, of any type, as a JSON object.
+    pub fn json() -> KeyFormat {
+        let format = Format::Json(JsonOptions::default());
+        KeyFormat::Serialized(Arc::new(move |schema| format.serializer(schema.clone()).map_err(|e| e.to_string())))
+    }
 }
 
 impl fmt::Debug for KeyFormat {

@@ -12,7 +12,8 @@ pub(super) async fn check(job: &Job, settings: &Settings) -> Result<ExitCode, Fa
     for finding in &findings {
         println!("{}", preflight::describe(finding));
     }
-    let errors = findings.iter().filter(|f| f.severity == Severity::Error).count();
-    println!("{} checks, {errors} errors", findings.len());
-    Ok(ExitCode::from(if errors == 0 { 0 } else { 78 }))
+    let errors = findings.iter().filter(|f| f.severity >= Severity::Error).count();
+    println!("{} checks, {errors} {}", findings.len(), if errors == 1 { "error" } else { "errors" });
+    // With the exit code of a `run` that would be refused.
+    Ok(preflight::verdict(&findings).map_or_else(|refused| ExitCode::from(refused.exit_code() as u8), |()| ExitCode::SUCCESS))
 }

@@ -3,6 +3,7 @@ mod page;
 pub mod preflight;
 mod processes;
 pub mod restart;
+pub(crate) mod restore;
 pub(crate) mod start;
 pub mod verdict;
 
@@ -17,7 +18,7 @@ use processes::Processes;
 use restart::{Decision, RestartStrategy, Restarts};
 use semel_checkpoint::{Generation, Store, open_store};
 use semel_engine::failure::Failure;
-use start::{Start, not_replaced, start};
+use start::{NotStarted, Start, not_replaced, start};
 use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -45,7 +46,12 @@ pub enum Ended {
 
 enum End {
     Ended(Ended),
-    Failed { failure: Failure, ran_for: Duration },
+    /// Before anything was claimed: no restart is worth its time.
+    Refused(Failure),
+    Failed {
+        failure: Failure,
+        ran_for: Duration,
+    },
 }
 
 /// SIGTERM and SIGINT.
@@ -63,13 +69,19 @@ impl Signals {
     }
 }
 
-/// Runs a job to its end. Must be called on a thread that lives as long as the process.
-///
-/// # Errors
-/// A failure that no restart may mend, the last one that the restart strategy allowed, or another supervisor's takeover.
-pub async fn run(job: &Job, settings: &Settings, recorder: Option<PrometheusHandle>) -> Result<Ended, Failure> {
+/// What a run needs of its options.
+pub(crate) struct Configured<'a> {
+    url: &'a str,
+    processes: usize,
+    threads: usize,
+    restarts: RestartStrategy,
+    timing: Timing,
+    bind: IpAddr,
+}
+
+/// Reads the options that only fit together or not at all.
+pub(crate) fn configured(settings: &Settings) -> Result<Configured<'_>, Failure> {
     let fatal = |e: OptionError| Failure::Fatal(e.to_string());
-    job.graph.check()?;
     let url = settings.checkpoint_dir().map_err(fatal)?;
     if url.starts_with("memory:") {
         return Err(Failure::Fatal(format!(
@@ -77,8 +89,7 @@ pub async fn run(job: &Job, settings: &Settings, recorder: Option<PrometheusHand
         )));
     }
     let (processes, threads) = settings.layout().map_err(fatal)?;
-    let restarts = Restarts::new(RestartStrategy::from_settings(settings).map_err(fatal)?);
-    let store = open_store(url).map_err(|e| Failure::Fatal(format!("checkpoint folder: {e}")))?;
+    let restarts = RestartStrategy::from_settings(settings).map_err(fatal)?;
     let timing = Timing { interval: settings.duration("heartbeat.interval"), timeout: settings.duration("heartbeat.timeout") };
     if timing.interval >= timing.timeout {
         return Err(Failure::Fatal(format!(
@@ -87,8 +98,19 @@ pub async fn run(job: &Job, settings: &Settings, recorder: Option<PrometheusHand
         )));
     }
     let bind = settings.text("semel.cluster.bind-address").unwrap_or_default();
-    let bind: IpAddr =
-        bind.parse().map_err(|_| Failure::Fatal(format!("semel.cluster.bind-address = {bind:?}: an IP address is needed")))?;
+    let bind = bind.parse().map_err(|_| Failure::Fatal(format!("semel.cluster.bind-address = {bind:?}: an IP address is needed")))?;
+    Ok(Configured { url, processes, threads, restarts, timing, bind })
+}
+
+/// Runs a job to its end. Must be called on a thread that lives as long as the process.
+///
+/// # Errors
+/// A failure that no restart may mend, the last one that the restart strategy allowed, or another supervisor's takeover.
+pub async fn run(job: &Job, settings: &Settings, recorder: Option<PrometheusHandle>) -> Result<Ended, Failure> {
+    job.graph.check()?;
+    let Configured { url, processes, threads, restarts, timing, bind } = configured(settings)?;
+    let restarts = Restarts::new(restarts);
+    let store = open_store(url).map_err(|e| Failure::Fatal(format!("checkpoint folder: {e}")))?;
     let signals = |kind| signal(kind).map_err(|e| Failure::Retryable(format!("signals: {e}")));
     let signals = Signals { terminate: signals(SignalKind::terminate())?, interrupt: signals(SignalKind::interrupt())? };
     let team = Processes::new(bind, Secret::from_environment(), job.graph.hash(), timing, settings.duration("semel.start-timeout"))?;
@@ -150,6 +172,7 @@ impl Supervisor<'_> {
             metrics::gauge!("numRestarts").set(f64::from(restarts));
             let (failure, ran_for) = match self.generation().await {
                 End::Ended(ended) => return Ok(ended),
+                End::Refused(failure) => return Err(failure),
                 End::Failed { failure, ran_for } => (failure, ran_for),
             };
             self.page.running(false);
@@ -195,7 +218,8 @@ impl Supervisor<'_> {
         };
         let assignment = match started {
             Ok(started) => started.assignment,
-            Err(failure) => return failed(failure),
+            Err(NotStarted::Refused(failure)) => return End::Refused(failure),
+            Err(NotStarted::Failed(failure)) => return failed(failure),
         };
         let generation = assignment.identity.generation;
         logging::set_who(None, Some(generation.0));

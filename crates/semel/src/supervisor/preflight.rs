@@ -1,9 +1,10 @@
 //! What must hold before a job starts: looked at, never changed.
 use super::restart::RestartStrategy;
+use super::{configured, restore};
 use crate::job::Job;
 use crate::options::Settings;
 use futures::future::join_all;
-use semel_checkpoint::{JobUuid, Store, open_store, probe_put_if_absent, read_journal};
+use semel_checkpoint::{JobUuid, JournalError, Store, open_store, probe_put_if_absent, read_journal};
 use semel_engine::failure::Failure;
 use semel_engine::sink::{Finding, JobNeeds, Severity};
 use std::sync::Arc;
@@ -46,6 +47,7 @@ pub fn name(job: &Job, settings: &Settings) -> String {
 /// The graph or the options are wrong by themselves.
 pub async fn all(job: &Job, settings: &Settings) -> Result<Vec<Finding>, Failure> {
     job.graph.check()?;
+    _ = configured(settings)?;
     let url = settings.checkpoint_dir().map_err(fatal)?;
     match open_store(url) {
         Ok(store) => checks(job, settings, &store).await,
@@ -63,9 +65,13 @@ pub(super) async fn checks(job: &Job, settings: &Settings, store: &Arc<dyn Store
     let uuid = view.as_ref().ok().and_then(|view| view.job()).map(|(uuid, _)| uuid);
     let needs = needs(job, settings, uuid)?;
     let (probe, connectors) = futures::join!(probe_put_if_absent(store.as_ref()), connectors(job, &needs));
+    let refused = |away: bool| if away { Severity::Unanswered } else { Severity::Error };
     let folder = match (&view, probe) {
-        (Err(e), _) => folder(Severity::Error, e.to_string()),
-        (_, Err(e)) => folder(Severity::Error, e.to_string()),
+        (Err(e), _) => {
+            let away = matches!(e, JournalError::Unstable) || matches!(e, JournalError::Store(e) if e.is_transient());
+            folder(refused(away), e.to_string())
+        }
+        (_, Err(e)) => folder(refused(e.is_transient()), e.to_string()),
         (Ok(view), Ok(())) => match view.job() {
             Some((_, name)) if name != needs.job_name => {
                 folder(Severity::Error, format!("it belongs to job {name:?}, this is {:?}", needs.job_name))
@@ -73,17 +79,27 @@ pub(super) async fn checks(job: &Job, settings: &Settings, store: &Arc<dyn Store
             _ => folder(Severity::Ok, "writable, conditional".to_owned()),
         },
     };
-    Ok(std::iter::once(folder).chain(connectors).collect())
+    let restored = view.map(|view| restore::findings(&job.graph, settings, &view)).unwrap_or_default();
+    Ok(std::iter::once(folder).chain(restored).chain(connectors).collect())
+}
+
+pub(super) fn finding(
+    severity: Severity,
+    check: &str,
+    found: impl Into<String>,
+    needed: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Finding {
+    Finding { severity, check: check.to_owned(), found: found.into(), needed: needed.into(), remedy: remedy.into() }
 }
 
 fn folder(severity: Severity, found: String) -> Finding {
-    Finding {
-        severity,
-        check: "checkpoint folder".to_owned(),
-        found,
-        needed: "writable, puts really conditional, of this job alone".to_owned(),
-        remedy: "choose another folder with --checkpoint-dir, or repair its permissions".to_owned(),
-    }
+    let needed = "writable, puts really conditional, of this job alone";
+    let remedy = match severity {
+        Severity::Unanswered => "see that the store runs and can be reached from here",
+        _ => "choose another folder with --checkpoint-dir, or repair its permissions",
+    };
+    finding(severity, "checkpoint folder", found, needed, remedy)
 }
 
 async fn connectors(job: &Job, needs: &JobNeeds) -> Vec<Finding> {
@@ -95,35 +111,62 @@ async fn connectors(job: &Job, needs: &JobNeeds) -> Vec<Finding> {
 
 async fn limited(who: String, call: impl Future<Output = Vec<Finding>>) -> Vec<Finding> {
     let found = tokio::time::timeout(DEADLINE, call).await.unwrap_or_else(|_| {
-        vec![Finding {
-            severity: Severity::Error,
-            check: "external system".to_owned(),
-            found: format!("no answer within {DEADLINE:?}"),
-            needed: "an answer".to_owned(),
-            remedy: "check that it runs and that addresses and firewalls are right".to_owned(),
-        }]
+        let remedy = "check that it runs and that addresses and firewalls are right";
+        vec![finding(Severity::Unanswered, "external system", format!("no answer within {DEADLINE:?}"), "an answer", remedy)]
     });
     found.into_iter().map(|f| Finding { check: format!("{who}: {}", f.check), ..f }).collect()
 }
 
 /// A finding as one line.
 pub fn describe(f: &Finding) -> String {
-    match f.severity {
-        Severity::Ok => format!("ok       {}: {}", f.check, f.found),
-        Severity::Warning => format!("warning  {}: found {}; needed {}; {}", f.check, f.found, f.needed, f.remedy),
-        Severity::Error => format!("ERROR    {}: found {}; needed {}; {}", f.check, f.found, f.needed, f.remedy),
+    let severity = match f.severity {
+        Severity::Ok => "ok      ",
+        Severity::Warning => "warning ",
+        Severity::Error | Severity::Unanswered => "ERROR   ",
+    };
+    format!("{severity} {}", words(f))
+}
+
+/// What was found, without its severity.
+fn words(f: &Finding) -> String {
+    let mut text = format!("{}: {}", f.check, f.found);
+    if f.severity > Severity::Ok {
+        if !f.needed.is_empty() {
+            text.push_str(&format!("; needed: {}", f.needed));
+        }
+        if !f.remedy.is_empty() {
+            text.push_str(&format!("; {}", f.remedy));
+        }
     }
+    text
 }
 
 /// Logs findings; any error among them refuses the start.
 pub(super) fn judge(findings: &[Finding]) -> Result<(), Failure> {
     for finding in findings {
         match finding.severity {
-            Severity::Ok => debug!("preflight: {}", describe(finding)),
-            Severity::Warning => warn!("preflight: {}", describe(finding)),
-            Severity::Error => {}
+            Severity::Ok => debug!("preflight: {}", words(finding)),
+            Severity::Warning => warn!("preflight: {}", words(finding)),
+            Severity::Error | Severity::Unanswered => {}
         }
     }
-    let errors: Vec<String> = findings.iter().filter(|f| f.severity == Severity::Error).map(describe).collect();
-    if errors.is_empty() { Ok(()) } else { Err(Failure::Fatal(format!("preflight: the job is not started\n{}", errors.join("\n")))) }
+    verdict(findings)
+}
+
+/// Whether the job may start.
+///
+/// # Errors
+/// All findings that keep it from starting.
+pub fn verdict(findings: &[Finding]) -> Result<(), Failure> {
+    let errors: Vec<&Finding> = findings.iter().filter(|f| f.severity >= Severity::Error).collect();
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let text = errors.iter().map(|f| words(f)).collect::<Vec<_>>().join("\n  ");
+    let text = format!("preflight: the job is not started\n  {text}");
+    // Who does not answer may do so later; everything else needs somebody's help.
+    match errors.iter().all(|f| f.severity == Severity::Unanswered) {
+        true => Err(Failure::Retryable(text)),
+        false => Err(Failure::Fatal(text)),
+    }
 }

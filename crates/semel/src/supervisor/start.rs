@@ -1,11 +1,11 @@
 //! The start of a generation: claim it in the journal, let the sinks commit what is pending, and say what is to be run.
-use super::preflight;
+use super::{preflight, restore};
 use crate::job::Job;
 use crate::options::Settings;
 use futures::future::try_join_all;
 use semel_checkpoint::{
     AppendError, CheckpointEntry, CheckpointId, Claim, ClaimError, ClaimRequest, Committable, Entry, Generation, GenerationEntry,
-    JournalError, JournalView, Store, claim, decide_claim, read_journal,
+    JournalError, JournalView, Store, claim, read_journal,
 };
 use semel_engine::failure::Failure;
 use semel_engine::graph::Graph;
@@ -13,7 +13,7 @@ use semel_engine::job::Assignment;
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use tracing::{info, warn};
+use tracing::info;
 use uuid::Uuid;
 
 /// What a start depends on.
@@ -39,29 +39,45 @@ pub(crate) struct Started {
     pub aborted: usize,
 }
 
+/// Why a generation cannot be run.
+pub(crate) enum NotStarted {
+    /// Preflight has found something: nothing has been claimed, and somebody is waiting for an answer.
+    Refused(Failure),
+    /// Something has failed.
+    Failed(Failure),
+}
+
+impl From<Failure> for NotStarted {
+    fn from(failure: Failure) -> NotStarted {
+        NotStarted::Failed(failure)
+    }
+}
+
+impl From<NotStarted> for Failure {
+    fn from(why: NotStarted) -> Failure {
+        match why {
+            NotStarted::Refused(failure) | NotStarted::Failed(failure) => failure,
+        }
+    }
+}
+
 /// Claims and recovers.
-pub(crate) async fn start(start: &Start<'_>) -> Result<Started, Failure> {
+pub(crate) async fn start(start: &Start<'_>) -> Result<Started, NotStarted> {
     let (graph, settings) = (&start.job.graph, start.settings);
-    let from = settings
-        .text("execution.state-recovery.path")
-        .filter(|_| start.first)
-        .map(|_| CheckpointId(settings.number("execution.state-recovery.path")));
+    let from = restore::from(settings).filter(|_| start.first);
     if start.first {
         // Refused starts must leave no trace in the journal.
-        let (findings, view) = futures::join!(preflight::checks(start.job, settings, &start.store), read_journal(start.store.clone()));
-        preflight::judge(&findings?)?;
-        let decision = decide_claim(&view.map_err(journal)?.entries, from).map_err(|e| Failure::Fatal(format!("--from: {e}")))?;
-        let pending: Vec<&Committable> = decision.pending.iter().map(|(_, c)| c).collect();
-        may_restore(graph, settings, decision.restored.as_ref(), &pending, &decision.abandoned)?;
+        let findings = preflight::checks(start.job, settings, &start.store).await.map_err(NotStarted::Refused)?;
+        preflight::judge(&findings).map_err(NotStarted::Refused)?;
     }
     let began = Instant::now();
     let mut claimed = claim_next(start, from).await?;
     start.claimed.set(Some(claimed.identity.generation));
     let claim_took = began.elapsed();
     let pending: Vec<&Committable> = claimed.pending.iter().map(|(_, c)| c).collect();
-    may_restore(graph, settings, claimed.restored.as_ref(), &pending, &claimed.abandoned)?;
+    restore::may_restore(graph, settings, claimed.restored.as_ref(), &pending, &claimed.abandoned)?;
     let aborted = match recover(graph, &claimed, settings.duration("semel.recovery-timeout")).await {
-        Err(Failure::Lost(why)) => return Err(Failure::Lost(format!("{why}. {}", lost_ranges(&start.store, &claimed).await))),
+        Err(Failure::Lost(why)) => return Err(Failure::Lost(format!("{why}. {}", lost_ranges(&start.store, &claimed).await)).into()),
         recovered => recovered?,
     };
     let committed = claimed.pending.len();
@@ -164,58 +180,6 @@ fn newest_is(view: &JournalView, own: Generation) -> Result<(), Failure> {
         Some(newest) if newest.generation > own && newest.supervisor != supervisor() => Err(replaced_by(newest)),
         _ => Ok(()),
     }
-}
-
-/// Whether the graph can go on from a checkpoint without losing anything.
-fn may_restore(
-    graph: &Graph,
-    settings: &Settings,
-    restored: Option<&CheckpointEntry>,
-    pending: &[&Committable],
-    abandoned: &[CheckpointEntry],
-) -> Result<(), Failure> {
-    let sinks: Vec<&str> = graph.sinks().map(|(uid, _, _)| uid.as_str()).collect();
-    if let Some(orphan) = pending.iter().find(|c| !sinks.contains(&c.sink.as_str())) {
-        return Err(Failure::Fatal(format!(
-            "checkpoint {} holds rows for sink {:?} that are not committed yet, and the job has no such sink (it has {sinks:?}): start once with the sink as it was, so that they are committed",
-            orphan.checkpoint,
-            orphan.sink.as_str()
-        )));
-    }
-    let held: Vec<String> = abandoned
-        .iter()
-        .filter(|c| !c.committables.is_empty())
-        .map(|c| format!("{} ({} transactions)", c.id, c.committables.len()))
-        .collect();
-    if !held.is_empty() && !settings.flag("semel.state-recovery.accept-duplicates") {
-        return Err(Failure::Fatal(format!(
-            "--from: rows of later checkpoints may be committed already and would come again: checkpoints {}. Add --accept-duplicates to allow it",
-            held.join(", ")
-        )));
-    }
-    let Some(restored) = restored else {
-        return Ok(());
-    };
-    let slots = settings.number("pipeline.max-parallelism");
-    if u64::from(restored.slots) != slots && !restored.operators.is_empty() {
-        return Err(Failure::Fatal(format!(
-            "the state of checkpoint {} has {} key slots, pipeline.max-parallelism is {slots}: set it to {} (it is fixed for the life of the state)",
-            restored.id, restored.slots, restored.slots
-        )));
-    }
-    let known: Vec<&str> = graph.nodes().iter().map(|n| n.uid.as_str()).collect();
-    let mut unclaimed: Vec<&str> =
-        restored.operators.keys().chain(restored.sources.keys()).map(|uid| uid.as_str()).filter(|uid| !known.contains(uid)).collect();
-    unclaimed.dedup();
-    if unclaimed.is_empty() {
-        return Ok(());
-    }
-    let text = format!("checkpoint {} holds state of operators that the job does not have: {unclaimed:?} (it has {known:?})", restored.id);
-    if settings.flag("execution.state-recovery.ignore-unclaimed-state") {
-        warn!("{text}; it is dropped");
-        return Ok(());
-    }
-    Err(Failure::Fatal(format!("{text}. Give the operators their old uids, or drop that state with --allow-non-restored-state")))
 }
 
 /// The source ranges whose results were pending.

@@ -27,8 +27,14 @@ impl Place {
         self.folder.path().join(name)
     }
     pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.example("tiny_job", arguments);
+        command.arg("--param").arg(format!("out={}", self.path("out").display()));
+        command
+    }
+    /// A program of the examples, with the checkpoint folder.
+    pub fn example(&self, name: &str, arguments: &[&str]) -> Command {
         let program = std::env::current_exe().unwrap();
-        let program = program.parent().unwrap().parent().unwrap().join("examples/tiny_job");
+        let program = program.parent().unwrap().parent().unwrap().join("examples").join(name);
         assert!(
             program.exists(),
             "{} is missing: run `cargo build -p semel --examples`, or `cargo test -p semel` without --test",
@@ -36,7 +42,6 @@ impl Place {
         );
         let mut command = Command::new(program);
         command.args(arguments).arg("--checkpoint-dir").arg(self.path("checkpoints"));
-        command.arg("--param").arg(format!("out={}", self.path("out").display()));
         command
     }
     /// Starts `run` with these arguments.
