@@ -30,11 +30,14 @@ pub fn run_worker(graph: Arc<Graph>, job: Arc<JobContext>, sockets: Vec<Option<T
     exit_on_panic();
     let assignment = &job.assignment;
     crate::failpoint::arm(assignment.process, assignment.identity.generation.0);
-    let upkeep = (assignment.process == 0).then(|| Upkeep::start(graph.clone(), job.clone()));
+    let (upkeep, ended) = (assignment.process == 0).then(|| Upkeep::start(graph.clone(), job.clone())).unzip();
     let (threads, process) = (assignment.threads, assignment.process);
     let workers = start(sockets, threads, process, move |worker| run(worker, &graph, &job, &upkeep))?;
     for result in workers.join() {
         result.map_err(|e| Failure::Retryable(format!("a worker thread ended: {e}")))?;
+    }
+    if let Some(ended) = ended {
+        ended.wait();
     }
     Ok(())
 }

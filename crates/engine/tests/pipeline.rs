@@ -68,6 +68,22 @@ fn rows_pass_through_once_and_commits_are_in_order() {
     }
 }
 
+#[test]
+fn at_the_end_only_retained_checkpoints_are_left() {
+    let (sink, store) = (Memory::default(), memory_store("collected"));
+    let mut config = config();
+    (config.checkpoint.interval, config.checkpoint.num_retained) = (Duration::from_millis(10), 2);
+    let mut graph = Graph::default();
+    let rows = add_source(&mut graph, numbers(20_000, 5), 2000);
+    add_sink(&mut graph, "sink", &sink, rows);
+    run(graph, &store, 2, config, None);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let journal = runtime.block_on(semel_checkpoint::read_journal(store)).unwrap();
+    let checkpoints: Vec<u64> = journal.entries.iter().filter_map(|(_, entry)| entry.checkpoint()).map(|c| c.id.0).collect();
+    assert_eq!(checkpoints.len(), 2, "{checkpoints:?}");
+    assert!(checkpoints[1] > 10, "checkpoints came faster than rounds of collection: {checkpoints:?}");
+}
+
 fn windows_of(rows: i64, size: i64, slide: i64) -> BTreeMap<(i64, i64), (i64, i64)> {
     let mut windows = BTreeMap::new();
     for (key, value, time) in all_rows(rows) {

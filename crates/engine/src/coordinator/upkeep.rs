@@ -7,9 +7,16 @@ use crate::job::JobContext;
 use crate::sink::ConnectorError;
 use semel_checkpoint::{DurableCheckpoint, OperatorUid, collect};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 use tracing::{info, warn};
+
+/// Checkpoints that follow each other faster share one round: each costs requests, and deletions on a disk.
+const ROUND: Duration = Duration::from_millis(500);
+/// How long the last round of a job may take.
+const LAST_ROUND: Duration = Duration::from_secs(10);
 
 /// The completer's end.
 #[derive(Clone)]
@@ -17,12 +24,25 @@ pub struct Upkeep {
     completed: UnboundedSender<DurableCheckpoint>,
 }
 
+/// Its end, to be waited for when all [`Upkeep`]s are gone.
+pub struct Ended(Receiver<()>);
+
+impl Ended {
+    /// Waits until the job's last checkpoint has been told and what is older collected, for 10 s at most.
+    pub fn wait(self) {
+        if let Err(RecvTimeoutError::Timeout) = self.0.recv_timeout(LAST_ROUND) {
+            warn!("what follows the last checkpoint was not done within {LAST_ROUND:?}; the next start of this job does it");
+        }
+    }
+}
+
 impl Upkeep {
     /// Starts the tasks.
-    pub fn start(graph: Arc<Graph>, job: Arc<JobContext>) -> Upkeep {
+    pub fn start(graph: Arc<Graph>, job: Arc<JobContext>) -> (Upkeep, Ended) {
         let (completed, checkpoints) = unbounded_channel();
+        let (alive, ended) = channel();
         let sources = graph.sources().map(|(uid, source)| (uid.clone(), source.clone())).collect();
-        job.runtime.spawn(after_checkpoints(sources, job.clone(), checkpoints));
+        job.runtime.spawn(after_checkpoints(sources, job.clone(), checkpoints, alive));
         for (uid, sink, _) in graph.sinks() {
             let (uid, sink, job) = (uid.clone(), sink.clone(), job.clone());
             let runtime = job.runtime.clone();
@@ -44,7 +64,7 @@ impl Upkeep {
                 }
             });
         }
-        Upkeep { completed }
+        (Upkeep { completed }, Ended(ended))
     }
 
     /// A checkpoint is durable.
@@ -57,12 +77,15 @@ async fn after_checkpoints(
     sources: Vec<(OperatorUid, SharedSource)>,
     job: Arc<JobContext>,
     mut checkpoints: UnboundedReceiver<DurableCheckpoint>,
+    _alive: Sender<()>,
 ) {
+    let mut due = Instant::now();
     while let Some(mut checkpoint) = checkpoints.recv().await {
-        // Only the newest matters: what an older one would have told or collected, it does as well.
-        while let Ok(newer) = checkpoints.try_recv() {
+        // Only the newest matters: what an older one would have told or collected, it does as well. At the job's end there is no pause.
+        while let Ok(Some(newer)) = timeout_at(due, checkpoints.recv()).await {
             checkpoint = newer;
         }
+        due = Instant::now() + ROUND;
         for (uid, source) in &sources {
             let splits = checkpoint.entry.sources.get(uid).map(Vec::as_slice).unwrap_or_default();
             if let Err(e) = source.checkpoint_complete(job.identity(), splits).await {

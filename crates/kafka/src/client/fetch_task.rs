@@ -5,9 +5,10 @@ use super::connection::Connection;
 use super::deadline::{Backoff, Deadline};
 use super::error::{ClientError, ErrorCode, Result};
 use super::fetch::{FetchFailure, Message, Raw, Reading, Shared};
-use super::metadata::TopicPartition;
+use super::metadata::{ClusterMetadata, TopicMetadata, TopicPartition};
 use super::offsets::{IsolationLevel, OffsetSpec, Offsets};
 use super::record_batch::{DecodeOptions, Decoder, scan};
+use super::stale::{Ask, StaleTopics};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -15,7 +16,7 @@ use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::fetch_response::PartitionData;
 use kafka_protocol::messages::{BrokerId, FetchRequest, FetchResponse, TopicName};
 use kafka_protocol::protocol::StrBytes;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
@@ -25,6 +26,11 @@ const IDLE: Duration = Duration::from_secs(5);
 const ASK: Duration = Duration::from_secs(10);
 /// A partition must be unknown this long to count as gone: a broker that has just started may not know it yet.
 const UNKNOWN_AFTER: Duration = Duration::from_secs(5);
+/// While its answers are small, a leader is asked this often at most: many requests for a few records each cost the broker more
+/// than the records, and the engine's ticks are coarser.
+const PACE: Duration = Duration::from_millis(5);
+/// Bytes from which an answer is not small: more is waiting, or soon will be.
+const SMALL: usize = 64 << 10;
 /// First version with topic ids instead of names.
 const TOPIC_IDS: i16 = 13;
 
@@ -34,6 +40,9 @@ struct Node {
     in_flight: bool,
     not_before: Option<Instant>,
     backoff: Backoff,
+    asked_at: Instant,
+    /// When it may be asked again, after a small answer.
+    rests_until: Option<Instant>,
     /// Where the next request's list of partitions begins, so that none is always last.
     turn: usize,
 }
@@ -49,7 +58,7 @@ enum Event {
     Connected(i32, Result<Connection>),
     Answered(i32, Vec<Asked>, HashMap<Uuid, Arc<str>>, Result<FetchResponse>),
     /// The metadata was asked for, with the ids of topics as they are now.
-    Metadata(Result<HashMap<Arc<str>, (ErrorCode, Uuid)>>),
+    Metadata(Result<Arc<ClusterMetadata>>),
     /// First offset and end of a partition whose position is outside.
     Ends(Asked, Result<(i64, i64)>),
 }
@@ -59,24 +68,12 @@ pub(super) struct FetchTask {
     messages: UnboundedSender<Message>,
     nodes: HashMap<i32, Node>,
     events: FuturesUnordered<BoxFuture<'static, Event>>,
-    stale: BTreeSet<Arc<str>>,
-    asking: bool,
-    ask_not_before: Option<Instant>,
-    ask_backoff: Backoff,
+    stale: StaleTopics,
 }
 
 impl FetchTask {
     pub fn new(shared: Arc<Shared>, messages: UnboundedSender<Message>) -> Self {
-        FetchTask {
-            shared,
-            messages,
-            nodes: HashMap::new(),
-            events: FuturesUnordered::new(),
-            stale: BTreeSet::new(),
-            asking: false,
-            ask_not_before: None,
-            ask_backoff: Backoff::default(),
-        }
+        FetchTask { shared, messages, nodes: HashMap::new(), events: FuturesUnordered::new(), stale: StaleTopics::default() }
     }
 
     pub async fn run(mut self) {
@@ -120,7 +117,7 @@ impl FetchTask {
                 }
                 match shared.cluster.cached_leader(partition) {
                     Some(leader) => by_node.entry(leader.node).or_default().push(partition.clone()),
-                    None => _ = self.stale.insert(partition.topic.clone()),
+                    None => self.stale.insert(partition.topic.clone()),
                 }
             }
         }
@@ -130,8 +127,10 @@ impl FetchTask {
                 wake = wake.min(at);
             }
         }
-        if let Some(at) = self.ask_metadata(now) {
-            wake = wake.min(at);
+        match self.stale.ask(&shared.cluster, now) {
+            Ask::Nothing => {}
+            Ask::At(at) => wake = wake.min(at),
+            Ask::Now(answer) => self.events.push(answer.map(Event::Metadata).boxed()),
         }
         wake
     }
@@ -143,6 +142,8 @@ impl FetchTask {
             in_flight: false,
             not_before: None,
             backoff: Backoff::default(),
+            asked_at: now,
+            rests_until: None,
             turn: 0,
         });
         if node.in_flight || node.connecting {
@@ -157,7 +158,10 @@ impl FetchTask {
             self.events.push(async move { Event::Connected(id, cluster.open(id, cluster.deadline()).await) }.boxed());
             return None;
         };
-        node.in_flight = true;
+        if let Some(at) = node.rests_until.filter(|at| *at > now) {
+            return Some(at);
+        }
+        (node.in_flight, node.asked_at) = (true, now);
         node.turn = node.turn.wrapping_add(1);
         let turn = node.turn % partitions.len();
         partitions.rotate_left(turn);
@@ -227,28 +231,6 @@ impl FetchTask {
         (asked, names, request, ids)
     }
 
-    fn ask_metadata(&mut self, now: Instant) -> Option<Instant> {
-        if self.stale.is_empty() || self.asking {
-            return None;
-        }
-        if let Some(at) = self.ask_not_before.filter(|at| *at > now) {
-            return Some(at);
-        }
-        self.asking = true;
-        self.ask_not_before = Some(now + self.ask_backoff.pause());
-        let topics = std::mem::take(&mut self.stale);
-        let cluster = self.shared.cluster.clone();
-        self.events.push(
-            async move {
-                let names: Vec<&str> = topics.iter().map(|t| &**t).collect();
-                let metadata = cluster.metadata(Some(&names), Deadline::after(ASK)).await;
-                Event::Metadata(metadata.map(|m| m.topics.values().map(|t| (t.name.clone(), (t.error, t.id))).collect()))
-            }
-            .boxed(),
-        );
-        None
-    }
-
     fn take(&mut self, event: Event) {
         let now = Instant::now();
         match event {
@@ -271,18 +253,19 @@ impl FetchTask {
             Event::Answered(id, asked, names, answer) => {
                 if let Some(node) = self.nodes.get_mut(&id) {
                     node.in_flight = false;
+                    node.rests_until = answer.as_ref().is_ok_and(|a| bytes_of(a) < SMALL).then(|| node.asked_at + PACE);
                     if answer.is_err() {
                         node.connection = None;
                     }
                 }
                 self.answered(asked, &names, answer, now);
             }
-            Event::Metadata(Ok(topics)) => {
-                self.asking = false;
-                self.metadata(&topics, now);
+            Event::Metadata(Ok(metadata)) => {
+                self.stale.answered();
+                self.metadata(&metadata.topics, now);
             }
             Event::Metadata(Err(error)) => {
-                self.asking = false;
+                self.stale.answered();
                 if !error.is_retriable() {
                     self.send(Message::Broken(error));
                 }
@@ -298,11 +281,11 @@ impl FetchTask {
         self.stale.extend(led.map(|p| p.topic.clone()));
     }
 
-    fn metadata(&mut self, topics: &HashMap<Arc<str>, (ErrorCode, Uuid)>, now: Instant) {
+    fn metadata(&mut self, topics: &HashMap<Arc<str>, TopicMetadata>, now: Instant) {
         let mut failed = Vec::new();
         let mut state = self.shared.lock();
         for (partition, reading) in &mut state.partitions {
-            let Some((code, id)) = topics.get(&partition.topic) else { continue };
+            let Some(TopicMetadata { error: code, id, .. }) = topics.get(&partition.topic) else { continue };
             let failure = match (*code, reading.topic_id) {
                 (ErrorCode::NONE, Some(read)) if !id.is_nil() && read != *id => Some(FetchFailure::TopicRecreated),
                 (ErrorCode::NONE, _) => None,
@@ -410,9 +393,7 @@ impl FetchTask {
                 }
             }
         }
-        if self.stale.is_empty() {
-            self.ask_backoff = Backoff::default();
-        }
+        self.stale.calm();
     }
 
     /// A position was out of range; now it is known what the broker has.
@@ -433,6 +414,10 @@ impl FetchTask {
             }
         }
     }
+}
+
+fn bytes_of(answer: &FetchResponse) -> usize {
+    answer.responses.iter().flat_map(|topic| &topic.partitions).filter_map(|p| p.records.as_ref()).map(bytes::Bytes::len).sum()
 }
 
 /// Hands on what was fetched and moves the position; returns the bytes.

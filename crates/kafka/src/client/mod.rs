@@ -26,6 +26,7 @@ mod properties;
 mod record_batch;
 mod sasl;
 mod sender;
+mod stale;
 mod tls;
 mod transactions;
 

@@ -8,9 +8,10 @@ use super::cluster::{Cluster, CoordinatorKind};
 use super::connection::Connection;
 use super::deadline::{Backoff, Deadline};
 use super::error::{ClientError, ErrorCode, Result};
-use super::metadata::TopicPartition;
+use super::metadata::{ClusterMetadata, TopicPartition};
 use super::produce_frame::Produce;
 use super::producer::{Acks, Identity, Shared, State};
+use super::stale::{Ask, StaleTopics};
 use super::transactions::ProducerIdentity;
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -20,7 +21,7 @@ use kafka_protocol::messages::add_partitions_to_txn_request::AddPartitionsToTxnT
 use kafka_protocol::messages::produce_response::PartitionProduceResponse;
 use kafka_protocol::messages::{AddPartitionsToTxnRequest, ProduceRequest, ProduceResponse, ProducerId, TopicName, TransactionalId};
 use kafka_protocol::protocol::StrBytes;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,7 @@ type Sent = Vec<(TopicPartition, u64)>;
 enum Event {
     Connected(i32, Result<Connection>),
     Answered(i32, Sent, Result<ProduceResponse>),
-    Metadata(Result<Vec<(Arc<str>, ErrorCode)>>),
+    Metadata(Result<Arc<ClusterMetadata>>),
     Added(Vec<TopicPartition>, Result<()>),
 }
 
@@ -51,25 +52,13 @@ pub(super) struct Sender {
     nodes: HashMap<i32, Node>,
     events: FuturesUnordered<BoxFuture<'static, Event>>,
     /// Topics whose leaders must be asked for.
-    stale: BTreeSet<Arc<str>>,
-    asking: bool,
-    ask_not_before: Option<Instant>,
-    ask_backoff: Backoff,
+    stale: StaleTopics,
     adding: bool,
 }
 
 impl Sender {
     pub fn new(shared: Arc<Shared>) -> Self {
-        Sender {
-            shared,
-            nodes: HashMap::new(),
-            events: FuturesUnordered::new(),
-            stale: BTreeSet::new(),
-            asking: false,
-            ask_not_before: None,
-            ask_backoff: Backoff::default(),
-            adding: false,
-        }
+        Sender { shared, nodes: HashMap::new(), events: FuturesUnordered::new(), stale: StaleTopics::default(), adding: false }
     }
 
     pub async fn run(mut self) {
@@ -127,7 +116,7 @@ impl Sender {
                 }
                 match shared.cluster.cached_leader(partition) {
                     Some(leader) => ready.entry(leader.node).or_default().push(partition.clone()),
-                    None => _ = self.stale.insert(partition.topic.clone()),
+                    None => self.stale.insert(partition.topic.clone()),
                 }
             }
             if let Some(error) = expired {
@@ -145,23 +134,24 @@ impl Sender {
                 wake = wake.min(at);
             }
         }
-        if let Some(at) = self.ask_metadata(now) {
-            wake = wake.min(at);
+        match self.stale.ask(&shared.cluster, now) {
+            Ask::Nothing => {}
+            Ask::At(at) => wake = wake.min(at),
+            Ask::Now(answer) => self.events.push(answer.map(Event::Metadata).boxed()),
         }
         wake
     }
 
     fn seal_lingering(&self, state: &mut State, now: Instant, wake: &mut Instant) {
         let linger = self.shared.config.linger;
-        let mut over = Vec::new();
-        for (partition, p) in &state.partitions {
-            match p.lingers_until(linger) {
-                Some(at) if at <= now => over.push(partition.clone()),
-                Some(at) => *wake = (*wake).min(at),
-                None => {}
-            }
+        let Some(first) = state.partitions.values().filter_map(|p| p.lingers_until(linger)).min() else { return };
+        if first > now {
+            *wake = (*wake).min(first);
+            return;
         }
-        for partition in over {
+        // When one has waited long enough all go, so that they share requests.
+        let open: Vec<_> = state.partitions.iter().filter(|(_, p)| p.lingers_until(linger).is_some()).map(|(tp, _)| tp.clone()).collect();
+        for partition in open {
             if let Err(error) = state.seal(&partition, self.shared.config.compression) {
                 state.fail(error);
                 self.shared.changed.notify_waiters();
@@ -248,28 +238,6 @@ impl Sender {
         produce.send(connection, version).map(|answer| Some((version, answer)))
     }
 
-    fn ask_metadata(&mut self, now: Instant) -> Option<Instant> {
-        if self.stale.is_empty() || self.asking {
-            return None;
-        }
-        if let Some(at) = self.ask_not_before.filter(|at| *at > now) {
-            return Some(at);
-        }
-        self.asking = true;
-        self.ask_not_before = Some(now + self.ask_backoff.pause());
-        let topics = std::mem::take(&mut self.stale);
-        let cluster = self.shared.cluster.clone();
-        self.events.push(
-            async move {
-                let names: Vec<&str> = topics.iter().map(|t| &**t).collect();
-                let metadata = cluster.metadata(Some(&names), Deadline::after(ASK)).await;
-                Event::Metadata(metadata.map(|m| m.topics.values().map(|t| (t.name.clone(), t.error)).collect()))
-            }
-            .boxed(),
-        );
-        None
-    }
-
     fn add_to_transaction(&mut self, identity: &Identity, partitions: Vec<TopicPartition>) {
         let Identity::Producer(identity) = identity.clone() else { return };
         self.adding = true;
@@ -310,9 +278,9 @@ impl Sender {
                     Err(error) => state.fail(error),
                 }
             }
-            Event::Metadata(Ok(topics)) => {
-                self.asking = false;
-                for (topic, code) in topics {
+            Event::Metadata(Ok(metadata)) => {
+                self.stale.answered();
+                for (topic, code) in metadata.topics.values().map(|topic| (topic.name.clone(), topic.error)) {
                     match code {
                         ErrorCode::NONE => {}
                         ErrorCode::TOPIC_AUTHORIZATION_FAILED | ErrorCode::INVALID_TOPIC_EXCEPTION => {
@@ -326,7 +294,7 @@ impl Sender {
                 }
             }
             Event::Metadata(Err(error)) => {
-                self.asking = false;
+                self.stale.answered();
                 if !error.is_retriable() {
                     state.fail(error);
                 }
@@ -351,9 +319,7 @@ impl Sender {
                         self.stale.insert(topic);
                     }
                 }
-                if self.stale.is_empty() {
-                    self.ask_backoff = Backoff::default();
-                }
+                self.stale.calm();
             }
         }
         drop(state);
