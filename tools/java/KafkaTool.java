@@ -36,6 +36,7 @@ import org.apache.kafka.common.Node;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.ElectionNotNeededException;
+import org.apache.kafka.common.errors.RetriableException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -195,6 +196,7 @@ public final class KafkaTool {
       case "end-offsets" -> endOffsets(r, ok);
       case "delete-records" -> admin(r).deleteRecords(Map.of(partition(r), RecordsToDelete.beforeOffset(r.path("before").asLong()))).all().get(wait(r), TimeUnit.MILLISECONDS);
       case "transactions" -> transactions(r, ok);
+      case "open-producers" -> openProducers(r, ok);
       case "terminate-transaction" -> admin(r).forceTerminateTransaction(text(r, "transactional_id")).result().get(wait(r), TimeUnit.MILLISECONDS);
       case "features" -> features(r, ok);
       case "group-offsets" -> groupOffsets(r, ok);
@@ -454,9 +456,25 @@ public final class KafkaTool {
     }
   }
 
+  /** The admin client gives up with an IllegalArgumentException when a broker goes between its two steps: asked again. */
+  static Map<Integer, Collection<TransactionListing>> listTransactions(Admin a, long timeoutMs) throws Exception {
+    long end = System.nanoTime() + timeoutMs * 1_000_000;
+    while (true) {
+      try {
+        return a.listTransactions(new ListTransactionsOptions().timeoutMs((int) timeoutMs)).allByBrokerId().get(timeoutMs, TimeUnit.MILLISECONDS);
+      } catch (ExecutionException e) {
+        boolean brokerGone = e.getCause() instanceof IllegalArgumentException || e.getCause() instanceof RetriableException;
+        if (!brokerGone || System.nanoTime() > end) throw e;
+      } catch (IllegalArgumentException e) {
+        if (System.nanoTime() > end) throw e;
+      }
+      Thread.sleep(50);
+    }
+  }
+
   static void transactions(JsonNode r, ObjectNode ok) throws Exception {
     Admin a = admin(r);
-    var list = a.listTransactions(new ListTransactionsOptions().timeoutMs((int) wait(r))).allByBrokerId().get();
+    var list = listTransactions(a, wait(r));
     ArrayNode out = ok.putArray("transactions");
     for (var broker : list.entrySet()) {
       for (TransactionListing t : broker.getValue()) {
@@ -472,6 +490,19 @@ public final class KafkaTool {
         }
       }
     }
+  }
+
+  /** What is open by the partitions' own account: also a transaction that its coordinator knows nothing of. */
+  static void openProducers(JsonNode r, ObjectNode ok) throws Exception {
+    List<TopicPartition> ps = new ArrayList<>();
+    String topic = text(r, "topic");
+    var d = admin(r).describeTopics(List.of(topic)).allTopicNames().get(wait(r), TimeUnit.MILLISECONDS).get(topic);
+    d.partitions().forEach(p -> ps.add(new TopicPartition(topic, p.partition())));
+    ArrayNode out = ok.putArray("producers");
+    admin(r).describeProducers(ps).all().get(wait(r), TimeUnit.MILLISECONDS).forEach((tp, state) -> state.activeProducers().forEach(p -> {
+      if (p.currentTransactionStartOffset().isEmpty()) return;
+      out.addObject().put("partition", tp.partition()).put("producer_id", p.producerId()).put("producer_epoch", p.producerEpoch()).put("start_offset", p.currentTransactionStartOffset().getAsLong());
+    }));
   }
 
   static void groupOffsets(JsonNode r, ObjectNode ok) throws Exception {

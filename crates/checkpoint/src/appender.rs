@@ -19,7 +19,7 @@ use uuid::Uuid;
 pub enum AppendError {
     /// A newer incarnation runs. Terminal.
     #[error(
-        "fenced: generation {} of this job was started on {} (process {}); this incarnation stops",
+        "generation {} of this job was started on {} (process {}); this incarnation stops",
         winner.generation, winner.host, winner.pid
     )]
     Fenced {

@@ -120,7 +120,7 @@ pub struct Collected {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CollectError {
     /// A newer incarnation runs; nothing was removed.
-    #[error("fenced: generation {} of this job was started on {} (process {})", winner.generation, winner.host, winner.pid)]
+    #[error("generation {} of this job was started on {} (process {})", winner.generation, winner.host, winner.pid)]
     Fenced {
         /// The newer incarnation.
         winner: Box<GenerationEntry>,

@@ -46,6 +46,9 @@ pub struct OperatorSnapshot {
     pub parts: Vec<Part>,
     /// The operator's watermark (milliseconds since the epoch).
     pub watermark: Option<i64>,
+    /// Namespaces of the state below this were dropped and never live again, whatever the watermark says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live_from: Option<i64>,
     /// The schema of the state, to find incompatible changes.
     #[serde(default)]
     pub schema: Option<serde_json::Value>,

@@ -44,6 +44,8 @@ pub enum AckPart {
         sync_us: u64,
         /// The operator's watermark at the barrier, the same at every subtask. `i64::MIN`: none yet.
         watermark: i64,
+        /// Namespaces below this are dead for ever, also for a restart with another allowed lateness.
+        live_from: Option<i64>,
     },
     /// A pre-committed transaction; `None` if there were no rows.
     Sink(Option<Committable>),

@@ -40,6 +40,8 @@ pub fn passing(point: &str) {
     eprintln!("failpoint {point}");
     if armed.stop {
         _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+        // Any thread may take the signal; this one must not go on in the moment before it is stopped with the others.
+        std::thread::sleep(std::time::Duration::from_millis(200));
     } else {
         std::process::exit(77);
     }

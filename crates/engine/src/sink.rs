@@ -67,6 +67,18 @@ pub struct Finding {
     pub remedy: String,
 }
 
+impl Finding {
+    /// All of its texts.
+    pub fn new(severity: Severity, check: &str, found: impl Into<String>, needed: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Finding { severity, check: check.to_owned(), found: found.into(), needed: needed.into(), remedy: remedy.into() }
+    }
+
+    /// Nothing is to be done.
+    pub fn ok(check: &str, found: impl Into<String>, needed: impl Into<String>) -> Self {
+        Finding::new(Severity::Ok, check, found, needed, "")
+    }
+}
+
 /// Of a [`Finding`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, serde::Deserialize)]
 pub enum Severity {
@@ -95,6 +107,8 @@ pub struct JobNeeds {
     pub checkpoint_timeout: Duration,
     /// `execution.checkpointing.max-concurrent-checkpoints`.
     pub max_concurrent_checkpoints: u32,
+    /// `semel.sink.commit-timeout`.
+    pub commit_timeout: Duration,
     /// The longest pause that the restart strategy makes between two attempts.
     pub longest_restart: Duration,
 }

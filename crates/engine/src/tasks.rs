@@ -1,5 +1,6 @@
 //! Asynchronous work of an operator: a task with a mailbox that schedules the operator whenever it has an answer. No operator
 //! ever blocks its worker thread.
+use crate::failure::PLACE;
 use std::future::Future;
 use std::sync::mpsc;
 use timely::scheduling::SyncActivator;
@@ -30,17 +31,18 @@ impl<A> Answers<A> {
 }
 
 impl<Q: Send + 'static, A: Send + 'static> Mailbox<Q, A> {
-    /// Starts the task. It ends by itself when the operator drops the mailbox.
+    /// Starts the task. It ends by itself when the operator drops the mailbox. `place`: what a panic in it is reported with.
     ///
     /// `activator`: `scope.worker().sync_activator_for(builder.operator_info().address.to_vec())`.
     pub fn spawn<F: Future<Output = ()> + Send + 'static>(
         runtime: &Handle,
+        place: String,
         activator: SyncActivator,
         task: impl FnOnce(UnboundedReceiver<Q>, Answers<A>) -> F,
     ) -> Self {
         let (requests, todo) = unbounded_channel();
         let (done, answers) = mpsc::channel();
-        runtime.spawn(task(todo, Answers { answers: done, activator }));
+        runtime.spawn(PLACE.scope(place, task(todo, Answers { answers: done, activator })));
         Mailbox { requests, answers }
     }
     /// Sends a request. A task that has ended has failed, and then the process is about to end.

@@ -1,4 +1,4 @@
-//! Watermarks: `watermark(tick)` of a source is the minimum over its subtasks, effective when the frontier has passed the tick.
+//! Watermarks: `watermark(tick)` of a source is that of its subtasks by [`Level::combined`], effective when the frontier has passed the tick.
 //! By then every row of the tick has arrived, so it is one agreed function, the same at every subtask of every operator.
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
@@ -11,15 +11,39 @@ pub const NONE: Millis = Millis::MIN;
 /// No row will come any more.
 pub const END: Millis = Millis::MAX;
 
-/// What a source subtask says when it leaves a tick.
+/// How far a split, a source subtask or a source is. Each variant holds the watermark: no row before it is expected from there.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// No row before this is expected.
+    /// Rows come, or may: the others' rows wait for it.
     Active(Millis),
-    /// There is nothing to read: others decide.
-    Idle,
-    /// A bounded source has ended.
-    Ended,
+    /// There has been nothing to read for a while: others decide.
+    Idle(Millis),
+    /// Bounded, and read to its end.
+    Ended(Millis),
+}
+
+impl Level {
+    /// Its watermark.
+    pub fn watermark(self) -> Millis {
+        match self {
+            Level::Active(millis) | Level::Idle(millis) | Level::Ended(millis) => millis,
+        }
+    }
+    /// Several as one, by the rule of Flink's `StatusWatermarkValve`: the minimum of those that are active. With none active it
+    /// is the maximum: nothing is left to wait for, and of what they have promised nothing is forgotten. Ended only if all are.
+    ///
+    /// It does not matter in which groups they are combined. None at all are idle.
+    pub fn combined(levels: impl Iterator<Item = Level>) -> Level {
+        levels.reduce(Level::with).unwrap_or(Level::Idle(NONE))
+    }
+    fn with(self, other: Level) -> Level {
+        match (self, other) {
+            (Level::Active(a), Level::Active(b)) => Level::Active(a.min(b)),
+            (Level::Active(a), _) | (_, Level::Active(a)) => Level::Active(a),
+            (Level::Ended(a), Level::Ended(b)) => Level::Ended(a.max(b)),
+            (a, b) => Level::Idle(a.watermark().max(b.watermark())),
+        }
+    }
 }
 
 /// One source subtask's report, addressed to one worker: broadcasting is sending a copy to each.
@@ -38,13 +62,12 @@ pub struct Report {
 pub struct SourceWatermark {
     reports: BTreeMap<Time, Vec<Report>>,
     levels: Vec<Level>,
-    value: Millis,
 }
 
 impl SourceWatermark {
     /// `subtasks` that report. Without a report a subtask counts as active without a watermark: it holds all others back.
     pub fn new(subtasks: u32) -> Self {
-        SourceWatermark { reports: BTreeMap::new(), levels: vec![Level::Active(NONE); subtasks as usize], value: NONE }
+        SourceWatermark { reports: BTreeMap::new(), levels: vec![Level::Active(NONE); subtasks as usize] }
     }
     /// Takes in reports of a tick.
     pub fn report(&mut self, time: Time, reports: impl IntoIterator<Item = Report>) {
@@ -63,27 +86,14 @@ impl SourceWatermark {
                 }
             }
         }
-        self.value = self.value.max(minimum(&self.levels));
     }
-    /// The watermark now. Never falls; stays where it is while every subtask is idle.
-    pub fn value(&self) -> Millis {
-        self.value
-    }
-}
-
-fn minimum(levels: &[Level]) -> Millis {
-    let active = levels.iter().filter_map(|l| match l {
-        Level::Active(millis) => Some(*millis),
-        _ => None,
-    });
-    match active.min() {
-        Some(millis) => millis,
-        None if levels.iter().all(|l| *l == Level::Ended) => END,
-        None => NONE,
+    /// Where the source is now. May fall, when a subtask that was idle goes on: what must not fall is what has come of it.
+    pub fn level(&self) -> Level {
+        Level::combined(self.levels.iter().copied())
     }
 }
 
-/// The watermark of an operator: the minimum over the sources that it depends on.
+/// The watermark of an operator: that of all subtasks of all sources that it depends on. Never falls.
 #[derive(Debug)]
 pub struct Watermark {
     sources: Vec<SourceWatermark>,
@@ -103,9 +113,12 @@ impl Watermark {
     pub fn rise(&mut self, limit: Time) -> Option<Time> {
         while let Some(time) = self.sources.iter().filter_map(|s| s.next_before(limit)).min() {
             self.sources.iter_mut().for_each(|s| s.apply(time));
-            let minimum = self.sources.iter().map(SourceWatermark::value).min().unwrap_or(NONE);
-            if minimum > self.effective {
-                self.effective = minimum;
+            let now = match Level::combined(self.sources.iter().map(SourceWatermark::level)) {
+                Level::Active(millis) | Level::Idle(millis) => millis,
+                Level::Ended(_) => END,
+            };
+            if now > self.effective {
+                self.effective = now;
                 return Some(time);
             }
         }
@@ -141,19 +154,88 @@ mod tests {
         let mut w = Watermark::new(1, 2, NONE);
         w.report(0, 1, [report(0, Level::Active(7))]);
         assert_eq!(w.rise(9), None);
-        w.report(0, 2, [report(1, Level::Idle)]);
+        w.report(0, 2, [report(1, Level::Idle(900))]);
         assert_eq!((w.rise(9), w.effective()), (Some(2), 7));
     }
 
     #[test]
     fn all_idle_is_not_the_end_and_all_ended_is() {
         let mut w = Watermark::new(1, 2, 3);
-        w.report(0, 1, [report(0, Level::Idle), report(1, Level::Idle)]);
+        w.report(0, 1, [report(0, Level::Idle(NONE)), report(1, Level::Idle(NONE))]);
         assert_eq!((w.rise(9), w.effective()), (None, 3));
-        w.report(0, 2, [report(0, Level::Ended)]);
-        assert_eq!(w.rise(9), None);
-        w.report(0, 3, [report(1, Level::Ended)]);
+        w.report(0, 2, [report(0, Level::Ended(7))]);
+        assert_eq!((w.rise(9), w.effective()), (Some(2), 7), "the last rows of one that has ended fire when the rest is idle");
+        w.report(0, 3, [report(1, Level::Ended(5))]);
         assert_eq!((w.rise(9), w.effective()), (Some(3), END));
+    }
+
+    #[test]
+    fn when_the_last_one_becomes_idle_its_watermark_is_not_forgotten() {
+        let mut w = Watermark::new(1, 2, NONE);
+        // Both say so in one tick, or before the frontier has passed the tick in which one was still active.
+        w.report(0, 1, [report(0, Level::Active(50))]);
+        w.report(0, 2, [report(0, Level::Idle(80)), report(1, Level::Idle(NONE))]);
+        assert_eq!((w.rise(9), w.effective()), (Some(2), 80));
+    }
+
+    #[test]
+    fn with_all_idle_it_rises_to_the_newest_and_one_that_goes_on_counts_again() {
+        let mut w = Watermark::new(1, 2, NONE);
+        w.report(0, 1, [report(0, Level::Active(100)), report(1, Level::Active(40))]);
+        assert_eq!((w.rise(9), w.effective()), (Some(1), 40));
+        w.report(0, 2, [report(0, Level::Idle(100))]);
+        assert_eq!((w.rise(9), w.effective()), (None, 40));
+        w.report(0, 3, [report(1, Level::Idle(40))]);
+        assert_eq!((w.rise(9), w.effective()), (Some(3), 100));
+        w.report(0, 4, [report(1, Level::Active(60))]);
+        assert_eq!((w.rise(9), w.effective()), (None, 100), "it does not fall");
+        w.report(0, 5, [report(0, Level::Active(300))]);
+        assert_eq!((w.rise(9), w.effective()), (None, 100), "the slow one holds it");
+        w.report(0, 6, [report(1, Level::Active(200))]);
+        assert_eq!((w.rise(9), w.effective()), (Some(6), 200));
+    }
+
+    #[test]
+    fn a_source_that_is_idle_does_not_hold_the_other_back() {
+        for idle in [NONE, 500] {
+            let mut w = Watermark::new(2, 2, NONE);
+            w.report(1, 1, [report(0, Level::Idle(idle)), report(1, Level::Idle(NONE))]);
+            assert_eq!(w.rise(9), None, "the other has said nothing yet");
+            w.report(0, 2, [report(0, Level::Active(70)), report(1, Level::Active(60))]);
+            assert_eq!((w.rise(9), w.effective()), (Some(2), 60));
+            w.report(0, 3, [report(0, Level::Idle(70)), report(1, Level::Idle(60))]);
+            assert_eq!((w.rise(9), w.effective()), (Some(3), idle.max(70)), "with all idle it is the newest of all sources");
+        }
+    }
+
+    #[test]
+    fn a_source_that_has_ended_does_not_hold_the_other_back() {
+        let mut w = Watermark::new(2, 1, NONE);
+        w.report(0, 1, [report(0, Level::Ended(900))]);
+        w.report(1, 2, [report(0, Level::Active(70))]);
+        assert_eq!((w.rise(9), w.effective()), (Some(2), 70));
+        w.report(1, 3, [report(0, Level::Ended(80))]);
+        assert_eq!((w.rise(9), w.effective()), (Some(3), END));
+    }
+
+    #[test]
+    fn after_a_restore_nothing_that_was_emitted_is_lost_and_idle_inputs_do_not_lower_it() {
+        let mut w = Watermark::new(2, 1, 100);
+        w.report(0, 1, [report(0, Level::Idle(100))]);
+        w.report(1, 1, [report(0, Level::Idle(NONE))]);
+        assert_eq!((w.rise(9), w.effective()), (None, 100));
+        w.report(1, 2, [report(0, Level::Active(90))]);
+        assert_eq!((w.rise(9), w.effective()), (None, 100));
+    }
+
+    #[test]
+    fn levels_combine_alike_in_any_groups() {
+        let levels: Vec<Level> = [NONE, 3, 8].into_iter().flat_map(|m| [Level::Active(m), Level::Idle(m), Level::Ended(m)]).collect();
+        for (a, b, c) in levels.iter().flat_map(|a| levels.iter().flat_map(|b| levels.iter().map(|c| (*a, *b, *c)))) {
+            let all = Level::combined([a, b, c].into_iter());
+            assert_eq!(Level::combined([Level::combined([c, b].into_iter()), a].into_iter()), all, "{a:?} {b:?} {c:?}");
+        }
+        assert_eq!(Level::combined(std::iter::empty()), Level::Idle(NONE));
     }
 
     #[test]

@@ -240,6 +240,27 @@ async fn state_of_another_schema_is_refused_with_both_schemas() {
     refused(|schema| schema.slots = 128).await;
     refused(|schema| _ = schema.aggregates.pop()).await;
     refused(|schema| schema.aggregates.swap(0, 1)).await;
+    for (size_ms, slide_ms, offset_ms) in [(1000, 3000, 0), (3000, 1000, 0), (3000, 3000, 500)] {
+        let mut schema = StateSchema::clone(&job.schema);
+        schema.namespaces = Namespaces::Windows { size_ms, slide_ms, offset_ms };
+        let error = Job { schema: Arc::new(schema), ..job.clone() }.restored(&files).await.unwrap_err();
+        assert!(matches!(error, StateError::Incompatible { .. }), "{error}");
+    }
+    let text = refused(|schema| schema.namespaces = Namespaces::Windows { size_ms: 1000, slide_ms: 1000, offset_ms: 0 }).await;
+    for part in ["operator sums", "tumbling windows of 3000 ms", "tumbling windows of 1000 ms", "another uid"] {
+        assert!(text.contains(part), "{text}");
+    }
+    refused(|schema| schema.namespaces = Namespaces::All).await;
+}
+
+#[test]
+fn a_schema_that_was_stored_without_windows_is_accepted() {
+    let wanted = schema(true).stored().unwrap();
+    let mut json = serde_json::to_value(&wanted).unwrap();
+    assert!(json.as_object_mut().unwrap().remove("namespaces").is_some());
+    let old: StoredSchema = serde_json::from_value(json).unwrap();
+    assert!(old != wanted && old.fits(&wanted) && wanted.fits(&wanted));
+    assert!(!StoredSchema { slots: 1, ..old }.fits(&wanted));
 }
 
 #[tokio::test]

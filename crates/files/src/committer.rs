@@ -1,6 +1,6 @@
 //! Phase two: what is seen of a part decides what its commit is.
 use crate::config::FileSinkSettings;
-use crate::io::{blocking, exists, failed, remove, sync_folder};
+use crate::io::{blocking, create_folder, exists, failed, remove, sync_folder};
 use crate::names::{FileTransaction, Kind, PendingName};
 use crate::recovery::list;
 use semel_checkpoint::{CheckpointId, CommitPermit, JobIdentity, OperatorUid};
@@ -50,7 +50,10 @@ pub(crate) fn commit(transaction: &FileTransaction) -> ConnectorResult<Committed
     }
     // Also when nothing was renamed: the process that did it may have died before its own fsync.
     sync_folder(&transaction.folder)?;
-    sync_folder(&transaction.pending_folder())?;
+    let pending = transaction.pending_folder();
+    // Somebody may have removed it, with nothing in it that this commit needed.
+    create_folder(&pending)?;
+    sync_folder(&pending)?;
     Ok(committed)
 }
 
@@ -93,7 +96,11 @@ pub(crate) fn abort(transaction: &FileTransaction) -> ConnectorResult<()> {
     }
     // Last: without parts the marker means "committed", which nobody asks of an aborted transaction.
     remove(&transaction.ready())?;
-    sync_folder(&transaction.pending_folder())
+    let pending = transaction.pending_folder();
+    match exists(&pending)? {
+        true => sync_folder(&pending),
+        false => Ok(()),
+    }
 }
 
 /// Which markers may go when everything up to `committed` is committed for good: those without parts.

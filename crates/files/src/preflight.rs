@@ -36,22 +36,19 @@ pub(crate) async fn preflight(settings: &FileSinkSettings, _: &JobNeeds, _: &Ope
     let seen = blocking(timeout, format!("looking at {}", folder.display()), move || observe(&folder)).await;
     let mut findings = match seen {
         Ok(facts) => judge(&facts),
-        Err(e) => vec![Finding {
-            severity: Severity::Error,
-            check: "folder".into(),
-            found: e.to_string(),
-            needed: "a folder that can be reached".into(),
-            remedy: format!("look at it: ls -ld '{}'", settings.folder.display()),
-        }],
+        Err(e) => {
+            let remedy = format!("look at it: ls -ld '{}'", settings.folder.display());
+            vec![Finding::new(Severity::Error, "folder", e.to_string(), "a folder that can be reached", remedy)]
+        }
     };
     if let Err(why) = settings.format.serializer(schema.clone()) {
-        findings.push(Finding {
-            severity: Severity::Error,
-            check: "format against the rows' columns".into(),
-            found: why.to_string(),
-            needed: "columns that the format can write".into(),
-            remedy: "cast or leave out that column before the sink".into(),
-        });
+        findings.push(Finding::new(
+            Severity::Error,
+            "format against the rows' columns",
+            why.to_string(),
+            "columns that the format can write",
+            "cast or leave out that column before the sink",
+        ));
     }
     findings
 }
@@ -87,15 +84,8 @@ fn observe(folder: &Path) -> ConnectorResult<Facts> {
 pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
     let Facts { folder, nearest, is_folder, writable, one_file_system, free } = facts;
     let (folder, nearest_text) = (folder.display(), nearest.display());
-    let finding = |severity, check: &str, found: String, needed: &str, remedy: String| Finding {
-        severity,
-        check: check.into(),
-        found,
-        needed: needed.into(),
-        remedy,
-    };
     if !is_folder {
-        return vec![finding(
+        return vec![Finding::new(
             Severity::Error,
             "folder",
             format!("{nearest_text} is not a folder"),
@@ -104,17 +94,13 @@ pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
         )];
     }
     let mut findings = vec![match writable {
-        Ok(()) if *nearest == facts.folder => {
-            finding(Severity::Ok, "folder writable", format!("{folder}"), "a folder that this user may write to", String::new())
-        }
-        Ok(()) => finding(
-            Severity::Ok,
+        Ok(()) if *nearest == facts.folder => Finding::ok("folder writable", format!("{folder}"), "a folder that this user may write to"),
+        Ok(()) => Finding::ok(
             "folder can be created",
             format!("{folder} does not exist; {nearest_text} is writable"),
             "a folder that can be created",
-            String::new(),
         ),
-        Err(why) => finding(
+        Err(why) => Finding::new(
             Severity::Error,
             "folder writable",
             format!("{nearest_text}: {why}"),
@@ -123,7 +109,7 @@ pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
         ),
     }];
     if !one_file_system {
-        findings.push(finding(
+        findings.push(Finding::new(
             Severity::Error,
             "one file system",
             format!("{} is on another file system than {folder}", pending_folder(&facts.folder).display()),
@@ -137,7 +123,7 @@ pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
             n if n < LOW_FREE => Severity::Warning,
             _ => Severity::Ok,
         };
-        findings.push(finding(
+        findings.push(Finding::new(
             severity,
             "free space",
             format!("{} MiB", free >> 20),

@@ -250,6 +250,31 @@ async fn a_pending_file_that_vanished_is_lost() {
 }
 
 #[tokio::test]
+async fn a_pending_folder_that_was_removed_after_the_commit_is_made_again() {
+    let scene = Scene::new();
+    let committed = scene.pre_committed(1, 0, 1, 0..2).await;
+    let open = scene.pre_committed(1, 0, 2, 2..4).await;
+    let (_, mut committer) = scene.sink().open(scene.context(1, 0)).await.unwrap();
+    committer.commit(&committed, &scene.permit(1, 1)).await.unwrap();
+    let hidden = scene.folder().join(".semel-pending");
+    std::fs::remove_dir_all(&hidden).unwrap();
+    // Nothing has opened the sink since: the recovery is first.
+    let recovered = scene.sink().recover(&scene.job(2), &uid(), vec![scene.pending(&committed, 2)]).await;
+    assert!(recovered.is_ok(), "{recovered:?}");
+    assert!(hidden.is_dir());
+    assert_eq!(scene.visible_ids(), [0, 1]);
+    std::fs::remove_dir_all(&hidden).unwrap();
+    assert_eq!(committer.commit(&committed, &scene.permit(1, 1)).await.unwrap(), Committed::Already);
+    // What was neither pending nor visible is lost all the same, also beside a commit that is whole; an abort has nothing to do.
+    std::fs::remove_dir_all(&hidden).unwrap();
+    let both = vec![scene.pending(&committed, 2), scene.pending(&open, 2)];
+    let error = scene.sink().recover(&scene.job(2), &uid(), both).await.unwrap_err();
+    assert!(matches!(error, ConnectorError::Lost(_)), "{error}");
+    std::fs::remove_dir_all(&hidden).unwrap();
+    committer.abort(&open).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_foreign_file_is_not_overwritten() {
     let scene = Scene::new();
     let transaction = scene.pre_committed(1, 0, 1, 0..2).await;
@@ -348,6 +373,7 @@ async fn preflight_finds_what_is_wrong_and_creates_nothing() {
         checkpoint_interval: Duration::from_secs(1),
         checkpoint_timeout: Duration::from_secs(60),
         max_concurrent_checkpoints: 1,
+        commit_timeout: Duration::from_secs(60),
         longest_restart: Duration::from_secs(60),
     };
     let findings = scene.sink().preflight(&needs, &uid(), &schema()).await;

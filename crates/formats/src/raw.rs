@@ -8,7 +8,7 @@ use crate::cells::CellValues;
 use crate::column::{Column, Values};
 use crate::encode::check_batch;
 use crate::error::SchemaError;
-use crate::record::{BadRecord, Decoded, DeserializationSchema, EncodeError, EncodedRows, Records, SerializationSchema, Value};
+use crate::record::{Decoded, DeserializationSchema, EncodeError, EncodedRows, Records, SerializationSchema};
 use crate::rows::Rows;
 
 /// Decodes records into one Utf8 or Binary column; invalid UTF-8 makes a record bad.
@@ -83,27 +83,7 @@ impl DeserializationSchema for RawDecoder {
     fn decode(&mut self, records: Records<'_>) -> Decoded {
         self.column.truncate(0);
         self.column.reserve(records.spans.len());
-        let mut rows = Rows::default();
-        for (index, span) in records.spans.iter().enumerate() {
-            let reason = match records.value(*span) {
-                Value::Bytes { record, .. } => match self.record(record) {
-                    Ok(()) => {
-                        rows.keep(index);
-                        continue;
-                    }
-                    Err(reason) => {
-                        self.column.truncate(rows.len());
-                        reason
-                    }
-                },
-                Value::Tombstone => {
-                    rows.skip(index);
-                    continue;
-                }
-                Value::Outside => Rows::OUTSIDE.to_owned(),
-            };
-            rows.bad(BadRecord { index, reason });
-        }
+        let rows = Rows::of(records, self, |decoder, record, _| decoder.record(record), |decoder, len| decoder.column.truncate(len));
         let batch = self.column.finish().and_then(|column| RecordBatch::try_new(Arc::clone(&self.schema), vec![column]));
         rows.decoded(&self.schema, batch)
     }
@@ -118,8 +98,10 @@ impl RawEncoder {
         check(&schema)?;
         Ok(Self { schema })
     }
+}
 
-    fn encode_rows(&self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
+impl SerializationSchema for RawEncoder {
+    fn append(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
         let cells = check_batch(&self.schema, rows)?;
         let Some(cells) = cells.first() else {
             return Ok(());
@@ -136,16 +118,5 @@ impl RawEncoder {
             out.ends.push(out.data.len());
         }
         Ok(())
-    }
-}
-
-impl SerializationSchema for RawEncoder {
-    fn encode(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
-        out.clear();
-        let result = self.encode_rows(rows, out);
-        if result.is_err() {
-            out.clear();
-        }
-        result
     }
 }

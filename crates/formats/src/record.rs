@@ -105,12 +105,25 @@ pub trait DeserializationSchema: Send + Sync {
 
 /// Turns rows into records.
 pub trait SerializationSchema: Send + Sync {
+    /// Writes each row as one record at the end of `out`.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode); what has been written by then does not matter.
+    fn append(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError>;
+
     /// Writes each row as one record into `out`, whose former contents are dropped and whose memory is used again.
     ///
     /// # Errors
     /// If the batch's columns are not those of the schema, or a value cannot be written in the format. The error
     /// names column and row; `out` is then empty.
-    fn encode(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError>;
+    fn encode(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
+        out.clear();
+        let result = self.append(rows, out);
+        if result.is_err() {
+            out.clear();
+        }
+        result
+    }
 }
 
 /// Encoded rows, one after the other without separators.

@@ -5,7 +5,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 
-use crate::record::{BadRecord, Decoded};
+use crate::record::{BadRecord, Decoded, Records, Value};
 
 /// The account that a decoder keeps while it goes through its records in order.
 #[derive(Default)]
@@ -15,8 +15,34 @@ pub(crate) struct Rows {
     kept: Option<Vec<u32>>,
 }
 
+const OUTSIDE: &str = "the record reaches beyond the buffer that it should lie in";
+
 impl Rows {
-    pub(crate) const OUTSIDE: &str = "the record reaches beyond the buffer that it should lie in";
+    /// Goes through the records. `parse` appends one, given its bytes and the same bytes with what follows them in the buffer, or says
+    /// why it cannot; `undo` cuts the columns back to so many rows after that.
+    #[inline(always)]
+    pub(crate) fn of<C>(
+        records: Records<'_>,
+        columns: &mut C,
+        mut parse: impl FnMut(&mut C, &[u8], &[u8]) -> Result<(), String>,
+        undo: impl Fn(&mut C, usize),
+    ) -> Self {
+        let mut rows = Self::default();
+        for (index, span) in records.spans.iter().enumerate() {
+            match records.value(*span) {
+                Value::Bytes { record, tail } => match parse(columns, record, tail) {
+                    Ok(()) => rows.keep(index),
+                    Err(reason) => {
+                        undo(columns, rows.len);
+                        rows.bad(BadRecord { index, reason });
+                    }
+                },
+                Value::Tombstone => rows.skip(index),
+                Value::Outside => rows.bad(BadRecord { index, reason: OUTSIDE.to_owned() }),
+            }
+        }
+        rows
+    }
 
     /// Number of rows so far.
     #[inline(always)]
@@ -26,7 +52,7 @@ impl Rows {
 
     /// Record `index` became the next row.
     #[inline(always)]
-    pub(crate) fn keep(&mut self, index: usize) {
+    fn keep(&mut self, index: usize) {
         if let Some(kept) = &mut self.kept {
             kept.push(index as u32);
         }
@@ -34,13 +60,13 @@ impl Rows {
     }
 
     /// Record `index` becomes no row.
-    pub(crate) fn skip(&mut self, index: usize) {
+    fn skip(&mut self, index: usize) {
         // Up to the first that is left out, all were kept.
         self.kept.get_or_insert_with(|| (0..index as u32).collect());
     }
 
     /// The record becomes no row because it is bad.
-    pub(crate) fn bad(&mut self, record: BadRecord) {
+    fn bad(&mut self, record: BadRecord) {
         self.skip(record.index);
         self.bad.push(record);
     }

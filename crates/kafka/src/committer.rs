@@ -1,6 +1,8 @@
 //! Phase two, one per subtask, with connections of its own.
 
 use crate::handle::KafkaTransaction;
+use crate::ids::IdScope;
+use crate::proof::Proof;
 use crate::settle::{Next, Settled, Settler};
 use crate::sink::SharedPool;
 use crate::{Committed, ConnectorError, ConnectorResult};
@@ -13,11 +15,14 @@ use std::sync::Arc;
 pub struct KafkaCommitter {
     settler: Option<Settler>,
     pool: Arc<SharedPool>,
+    proof: Option<Proof>,
 }
 
 impl KafkaCommitter {
-    pub(crate) fn new(settler: Option<Settler>, pool: Arc<SharedPool>) -> KafkaCommitter {
-        KafkaCommitter { settler, pool }
+    /// `settler`: `None` where the sink has no transactions.
+    pub(crate) fn new(settler: Option<Settler>, scope: IdScope, pool: Arc<SharedPool>) -> KafkaCommitter {
+        let proof = settler.as_ref().map(|settler| Proof::new(settler.transactions().clone(), scope, pool.clone()));
+        KafkaCommitter { settler, pool, proof }
     }
 
     fn settler(&self) -> ConnectorResult<&Settler> {
@@ -32,6 +37,9 @@ impl KafkaCommitter {
             Next::Leave => return,
         };
         self.pool.lock().ended(&transaction.transactional_id, (transaction.producer_id, transaction.epoch), next);
+        if let Some(proof) = &self.proof {
+            proof.ended(transaction.clone());
+        }
     }
 }
 
@@ -69,6 +77,9 @@ impl SinkCommitter for KafkaCommitter {
     async fn released(&mut self, committed: CheckpointId) -> ConnectorResult<()> {
         self.pool.lock().released(committed);
         self.pool.changed.notify_waiters();
+        if let Some(proof) = &mut self.proof {
+            proof.look();
+        }
         Ok(())
     }
 }

@@ -97,7 +97,8 @@ pub enum OffsetsInitializer {
     Offsets(BTreeMap<String, i64>),
 }
 
-/// Where to stop; Flink's `scan.bounded.mode`. Bounds are taken once, at a fresh start, and kept in the checkpoint.
+/// Where to stop; Flink's `scan.bounded.mode`. Bounds are taken once and kept in the checkpoint: at a fresh start, or when a job that
+/// was unbounded comes back bounded (then of all partitions that exist, also of new ones). A job that comes back unbounded drops them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum BoundedMode {
     /// Never.

@@ -2,6 +2,7 @@
 
 use crate::client::{self, ClientConfig, ClientError, Cluster, ErrorCode, FetchConfig, ProducerConfig};
 use crate::config::{ConfigError, KafkaProperties};
+use crate::effect;
 use crate::{ConnectorError, ConnectorResult};
 use std::collections::BTreeMap;
 
@@ -16,39 +17,6 @@ pub struct ClientSettings {
     pub producer: ProducerConfig,
 }
 
-/// Settings of Kafka's Java clients that say nothing to this one, or that the connector takes itself.
-const TAKEN_ELSEWHERE: [&str; 29] = [
-    "transaction.timeout.ms",
-    "enable.idempotence",
-    "acks",
-    "retries",
-    "retry.backoff.ms",
-    "reconnect.backoff.ms",
-    "reconnect.backoff.max.ms",
-    "connections.max.idle.ms",
-    "key.serializer",
-    "value.serializer",
-    "key.deserializer",
-    "value.deserializer",
-    "group.id",
-    "auto.offset.reset",
-    "enable.auto.commit",
-    "auto.commit.interval.ms",
-    "max.poll.records",
-    "max.poll.interval.ms",
-    "session.timeout.ms",
-    "heartbeat.interval.ms",
-    "isolation.level",
-    "partition.discovery.interval.ms",
-    "commit.offsets.on.checkpoint",
-    "register.consumer.metrics",
-    "register.producer.metrics",
-    "client.id.prefix",
-    "client.dns.lookup",
-    "check.crcs",
-    "allow.auto.create.topics",
-];
-
 /// Reads Kafka's own settings. One that nobody knows is an error that names the nearest known one.
 pub fn client_settings(properties: &KafkaProperties) -> Result<ClientSettings, ConfigError> {
     let map: BTreeMap<String, String> = properties.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -59,9 +27,18 @@ pub fn client_settings(properties: &KafkaProperties) -> Result<ClientSettings, C
         fetch: FetchConfig::take(&mut left).map_err(wrong)?,
         producer: ProducerConfig::take(&mut left).map_err(wrong)?,
     };
-    left.ignore(&TAKEN_ELSEWHERE);
+    left.ignore(&effect::SOURCE);
+    left.ignore(&effect::SINK);
+    effect::WITHOUT.iter().for_each(|(name, _)| left.ignore(&[*name]));
     left.finish().map_err(wrong)?;
     Ok(settings)
+}
+
+/// As whom a subtask is in the broker's logs and quotas: with `client.id.prefix`, `<prefix>-<number>`, as in Flink.
+pub fn named(config: &ClientConfig, properties: &KafkaProperties, number: u32) -> ClientConfig {
+    let prefix = properties.get("client.id.prefix").filter(|prefix| !prefix.is_empty());
+    let client_id = prefix.map_or_else(|| config.client_id.clone(), |prefix| format!("{prefix}-{number}"));
+    ClientConfig { client_id, ..config.clone() }
 }
 
 /// Connects.
@@ -128,6 +105,17 @@ mod tests {
         properties.set("securty.protocol", "SSL");
         let error = client_settings(&properties).unwrap_err().0;
         assert!(error.contains("securty.protocol") && error.contains("security.protocol"), "{error}");
+    }
+
+    #[test]
+    fn a_prefix_makes_the_client_id_of_each_subtask() {
+        let mut properties = KafkaProperties::default();
+        properties.set("bootstrap.servers", "localhost:1");
+        properties.set("client.id", "mine");
+        let config = client_settings(&properties).unwrap().client;
+        assert_eq!(named(&config, &properties, 3).client_id, "mine");
+        properties.set("client.id.prefix", "orders");
+        assert_eq!(named(&config, &properties, 3).client_id, "orders-3");
     }
 
     #[test]

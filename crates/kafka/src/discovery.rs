@@ -8,6 +8,11 @@ use crate::{ConnectorError, ConnectorResult};
 use std::collections::HashMap;
 use std::time::Duration;
 
+/// What helps where a read begins at offsets that the group has not committed.
+const NO_START: &str = "set the property auto.offset.reset to earliest or latest, or another startup mode";
+/// What helps where it ends there.
+const NO_STOP: &str = "commit one with kafka-consumer-groups.sh --reset-offsets, or set another bounded mode";
+
 /// Asks the cluster for a source.
 #[derive(Debug, Clone)]
 pub struct Discovery {
@@ -85,8 +90,8 @@ impl Discovery {
             partitions.iter().map(|partition| (partition.clone(), starting_query(&settings.starting, partition))).collect();
         let stops: Vec<_> =
             partitions.iter().filter_map(|partition| Some((partition.clone(), stopping_query(&settings.bounded, partition)?))).collect();
-        let starts = self.resolve(settings, &starts).await?;
-        let stops = self.resolve(settings, &stops).await?;
+        let starts = self.resolve(settings, &starts, NO_START).await?;
+        let stops = self.resolve(settings, &stops, NO_STOP).await?;
         let splits = partitions.into_iter().map(|partition| {
             let position = starts.get(&partition).copied().unwrap_or(0);
             let topic_id = topics.get(&*partition.topic).and_then(|topic| topic.id);
@@ -100,7 +105,7 @@ impl Discovery {
     pub async fn bound(&self, settings: &SourceSettings, splits: &mut [Split]) -> ConnectorResult<()> {
         let endless = splits.iter().filter(|split| split.detail.stop_offset.is_none()).map(|split| &split.partition);
         let stops: Vec<_> = endless.filter_map(|p| Some((p.clone(), stopping_query(&settings.bounded, p)?))).collect();
-        let stops = self.resolve(settings, &stops).await?;
+        let stops = self.resolve(settings, &stops, NO_STOP).await?;
         for split in splits {
             split.detail.stop_offset = split.detail.stop_offset.or_else(|| stops.get(&split.partition).copied());
         }
@@ -145,11 +150,12 @@ impl Discovery {
         Ok(found)
     }
 
-    /// Turns queries into offsets.
+    /// Turns queries into offsets. `remedy`: what to do where the group has committed none.
     async fn resolve(
         &self,
         settings: &SourceSettings,
         queries: &[(TopicPartition, OffsetQuery)],
+        remedy: &str,
     ) -> ConnectorResult<HashMap<TopicPartition, i64>> {
         let mut found = HashMap::new();
         let mut committed_wanted = Vec::new();
@@ -176,9 +182,7 @@ impl Discovery {
                     (None, OffsetResetStrategy::Earliest) => specs.push((partition.clone(), OffsetSpec::Earliest)),
                     (None, OffsetResetStrategy::Latest) => specs.push((partition.clone(), OffsetSpec::Latest)),
                     (None, OffsetResetStrategy::None) => {
-                        return Err(ConnectorError::Fatal(format!(
-                            "group {group} has committed no offset for {partition}: set properties.auto.offset.reset to earliest or latest, or another startup mode"
-                        )));
+                        return Err(ConnectorError::Fatal(format!("group {group} has committed no offset for {partition}: {remedy}")));
                     }
                 }
             }

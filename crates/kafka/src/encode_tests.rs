@@ -9,8 +9,7 @@ use semel_formats::EncodeError;
 /// Writes the columns' names and display values: enough to see which columns a serializer was given.
 struct Plain(SchemaRef);
 impl SerializationSchema for Plain {
-    fn encode(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
-        out.clear();
+    fn append(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
         for row in 0..rows.num_rows() {
             for (field, column) in self.0.fields().iter().zip(rows.columns()) {
                 let text = arrow::util::display::array_value_to_string(column, row).unwrap();

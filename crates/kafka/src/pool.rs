@@ -1,9 +1,9 @@
 //! The transactional ids of one subtask, shared by its writer and its committer. Pure: no I/O.
 //!
-//! An id goes round: *fresh* -> *initialising* -> *ready* -> *open* -> *ended* -> *ready*. It leaves *ended* only when both are
-//! true: its `EndTxn` was answered NONE, and a durable journal entry says that the checkpoint is committed. The answer alone is
-//! not enough: after a crash the commit is repeated until an entry says so, and a repeat after the id's next transaction has
-//! begun could not be told from a loss.
+//! An id goes round: *fresh* -> *initialising* -> *ready* -> *open* -> *ended* -> *ready*. It leaves *ended* only when all are
+//! true: its `EndTxn` was answered NONE, a durable journal entry says that the checkpoint is committed, and the partitions show the
+//! end. The answer alone is not enough: after a crash the commit is repeated until an entry says so, and a repeat after the id's
+//! next transaction has begun could not be told from a loss. For the partitions see [`hanging`](crate::hanging).
 
 use crate::ids::{IdParts, IdScope};
 use semel_checkpoint::CheckpointId;
@@ -20,7 +20,19 @@ enum Slot {
     /// Holds a transaction that was begun in this checkpoint.
     Open { checkpoint: CheckpointId, producer_id: i64, epoch: i16 },
     /// The transaction was ended; the producer id and epoch are for the next one, where the broker gave them.
-    Ended { checkpoint: CheckpointId, next: Option<(i64, i16)> },
+    Ended { checkpoint: CheckpointId, ended: (i64, i16), next: Option<(i64, i16)>, released: bool, shown: bool },
+}
+
+impl Slot {
+    /// An ended one, when nothing is wanting any more, as its next transaction finds it.
+    fn freed(self) -> Slot {
+        match self {
+            Slot::Ended { next, released: true, shown: true, .. } => {
+                next.map_or(Slot::Fresh, |(producer_id, epoch)| Slot::Ready { producer_id, epoch })
+            }
+            other => other,
+        }
+    }
 }
 
 /// An id that may begin a transaction.
@@ -95,18 +107,31 @@ impl IdPool {
         if let Some(Slot::Open { checkpoint, producer_id, epoch }) = self.slots.get(&k).copied()
             && (producer_id, epoch) == ended
         {
-            self.slots.insert(k, Slot::Ended { checkpoint, next });
+            self.slots.insert(k, Slot::Ended { checkpoint, ended, next, released: false, shown: false });
         }
     }
 
     /// A durable entry says that everything up to `committed` is committed.
     pub fn released(&mut self, committed: CheckpointId) {
         for slot in self.slots.values_mut() {
-            if let Slot::Ended { checkpoint, next } = *slot
-                && checkpoint <= committed
+            if let Slot::Ended { checkpoint, released, .. } = slot
+                && *checkpoint <= committed
             {
-                *slot = next.map_or(Slot::Fresh, |(producer_id, epoch)| Slot::Ready { producer_id, epoch });
+                *released = true;
+                *slot = slot.freed();
             }
+        }
+    }
+
+    /// The partitions show the end of this transaction.
+    pub fn shown(&mut self, transactional_id: &str, transaction: (i64, i16)) {
+        let Some(k) = self.k_of(transactional_id) else { return };
+        if let Some(slot) = self.slots.get_mut(&k)
+            && let Slot::Ended { ended, shown, .. } = slot
+            && *ended == transaction
+        {
+            *shown = true;
+            *slot = slot.freed();
         }
     }
 
@@ -151,6 +176,11 @@ mod tests {
         pool.released(CheckpointId(4));
         assert_eq!(pool.take(CheckpointId(6)), None);
         pool.released(CheckpointId(5));
+        // A partition may have missed the end.
+        assert_eq!(pool.take(CheckpointId(6)), None);
+        pool.shown(&id, (100, 7));
+        assert_eq!(pool.take(CheckpointId(6)), None);
+        pool.shown(&id, (100, 0));
         assert_eq!(pool.take(CheckpointId(6)), Some(Lease { transactional_id: id, producer_id: 100, epoch: 1 }));
     }
 
@@ -163,6 +193,7 @@ mod tests {
             }
             let lease = pool.take(CheckpointId(checkpoint)).unwrap();
             pool.ended(&lease.transactional_id, (lease.producer_id, lease.epoch), Some((lease.producer_id, lease.epoch + 1)));
+            pool.shown(&lease.transactional_id, (lease.producer_id, lease.epoch));
             // Entry n says that n - 1 is committed.
             pool.released(CheckpointId(checkpoint - 1));
         }
@@ -200,9 +231,11 @@ mod tests {
         let id = ready(&mut pool);
         pool.take(CheckpointId(1)).unwrap();
         pool.ended(&id, (100, 0), Some((100, 1)));
+        pool.shown(&id, (100, 0));
         pool.released(CheckpointId(1));
         pool.take(CheckpointId(2)).unwrap();
         pool.ended(&id, (100, 0), Some((100, 1)));
+        pool.shown(&id, (100, 0));
         pool.released(CheckpointId(2));
         assert_eq!(pool.open(), 1);
         assert_eq!(pool.take(CheckpointId(3)), None);
@@ -215,6 +248,7 @@ mod tests {
         pool.take(CheckpointId(1)).unwrap();
         pool.ended(&id, (100, 0), None);
         pool.released(CheckpointId(1));
+        pool.shown(&id, (100, 0));
         assert_eq!(pool.take(CheckpointId(2)), None);
         assert_eq!(pool.to_initialise().unwrap(), id);
     }
@@ -226,6 +260,7 @@ mod tests {
         pool.take(CheckpointId(1)).unwrap();
         for other in ["p-01234567-s-3-1-0", "p-01234567-s-4-0-0", "p-01234567-t-4-1-0", "x"] {
             pool.ended(other, (100, 0), Some((100, 1)));
+            pool.shown(other, (100, 0));
             pool.released(CheckpointId(9));
             assert_eq!(pool.take(CheckpointId(2)), None, "{other}");
         }

@@ -8,9 +8,10 @@ use crate::config::{
     DeliveryGuarantee, OffsetResetStrategy, OffsetsInitializer, SinkSettings, SourceSettings, TopicSelection, TopicSelector,
 };
 use crate::connect::acl;
+use crate::effect;
 use crate::encode::RowEncoder;
 use crate::ids::parse_under_prefix;
-use crate::rules::{self, UnderPrefix, finding, ok};
+use crate::rules::{self, UnderPrefix};
 use arrow::datatypes::SchemaRef;
 use semel_engine::sink::{Finding, JobNeeds, Severity};
 use std::time::Duration;
@@ -34,7 +35,7 @@ fn unanswered(check: &str, error: &ClientError, subject: &str) -> Finding {
         _ => None,
     };
     let away = matches!(error, ClientError::Connect { .. } | ClientError::Deadline { .. } | ClientError::Closed { .. });
-    finding(
+    Finding::new(
         if away { Severity::Unanswered } else { Severity::Error },
         check,
         error.to_string(),
@@ -57,7 +58,7 @@ async fn brokers(config: &ClientConfig, findings: &mut Vec<Finding>) -> Option<C
             Ok(connected) => {
                 reached += 1;
                 cluster = Some(connected);
-                findings.push(ok(&check, "yes", "yes"));
+                findings.push(Finding::ok(&check, "yes", "yes"));
             }
             Err(error) => findings.push(unanswered(&check, &error, server)),
         }
@@ -95,20 +96,20 @@ async fn topic(cluster: &Cluster, name: &str, bootstrap: &str, findings: &mut Ve
         ErrorCode::NONE => {}
         ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => {
             let create = format!("kafka-topics.sh --bootstrap-server {bootstrap} --create --topic {name} --partitions <n>");
-            findings.push(finding(Severity::Error, &check, "no", "yes", format!("create it with {create}, or correct the name")));
+            findings.push(Finding::new(Severity::Error, &check, "no", "yes", format!("create it with {create}, or correct the name")));
             return None;
         }
         other => {
             let remedy = acl(other, name).unwrap_or_else(|| "try again when the cluster is healthy".to_owned());
-            findings.push(finding(Severity::Error, &check, other.to_string(), "yes", remedy));
+            findings.push(Finding::new(Severity::Error, &check, other.to_string(), "yes", remedy));
             return None;
         }
     }
     let topic = topic?.clone();
-    findings.push(ok(&check, format!("yes, with {} partitions", topic.partitions.len()), "yes"));
+    findings.push(Finding::ok(&check, format!("yes, with {} partitions", topic.partitions.len()), "yes"));
     let leaderless: Vec<String> = topic.partitions.iter().filter(|p| p.leader.is_none()).map(|p| p.partition.to_string()).collect();
     if !leaderless.is_empty() {
-        findings.push(finding(
+        findings.push(Finding::new(
             Severity::Error,
             &format!("leaders of topic {name}"),
             format!("none for partitions {}", leaderless.join(", ")),
@@ -133,8 +134,8 @@ pub async fn sink(settings: &SinkSettings, needs: &JobNeeds, schema: &SchemaRef)
     let mut findings = Vec::new();
     let bootstrap = settings.bootstrap_servers.as_str();
     match RowEncoder::new(settings, schema) {
-        Ok(_) => findings.push(ok("columns of the sink", "as needed", "as needed")),
-        Err(error) => findings.push(finding(
+        Ok(_) => findings.push(Finding::ok("columns of the sink", "as needed", "as needed")),
+        Err(error) => findings.push(Finding::new(
             Severity::Error,
             "columns of the sink",
             error.to_string(),
@@ -142,6 +143,8 @@ pub async fn sink(settings: &SinkSettings, needs: &JobNeeds, schema: &SchemaRef)
             "correct the settings or the rows",
         )),
     }
+    findings.extend(effect::finding_of(&settings.without_effect));
+    findings.push(rules::decision_timeout(settings.decision_timeout, needs.commit_timeout));
     let Some(cluster) = brokers(&settings.client.client, &mut findings).await else { return findings };
     if let TopicSelector::Fixed(name) = &settings.topic
         && let Some(topic) = topic(&cluster, name, bootstrap, &mut findings).await
@@ -174,9 +177,9 @@ async fn transactions(settings: &SinkSettings, needs: &JobNeeds, cluster: &Clust
                 let remedy = format!(
                     "kafka-acls.sh --bootstrap-server {bootstrap} --add --allow-principal User:<user> --operation Write --operation Describe --transactional-id {prefix} --resource-pattern-type prefixed"
                 );
-                findings.push(finding(Severity::Error, PERMISSION, code.to_string(), "Write and Describe", remedy));
+                findings.push(Finding::new(Severity::Error, PERMISSION, code.to_string(), "Write and Describe", remedy));
             }
-            _ => findings.push(ok(PERMISSION, "Describe is granted", "Write and Describe")),
+            _ => findings.push(Finding::ok(PERMISSION, "Describe is granted", "Write and Describe")),
         },
     }
     let version = transactions.end_txn_version();
@@ -217,6 +220,7 @@ async fn max_timeout(cluster: &Cluster) -> Option<Duration> {
 pub async fn source(settings: &SourceSettings) -> Vec<Finding> {
     let mut findings = Vec::new();
     let bootstrap = settings.bootstrap_servers.as_str();
+    findings.extend(effect::finding_of(&settings.without_effect));
     let Some(cluster) = brokers(&settings.client.client, &mut findings).await else { return findings };
     let mut partitions = Vec::new();
     match &settings.topics {
@@ -240,8 +244,8 @@ pub async fn source(settings: &SourceSettings) -> Vec<Finding> {
                         .collect();
                     names.sort_unstable();
                     match names.is_empty() {
-                        false => findings.push(ok(CHECK, names.join(", "), "at least one")),
-                        true => findings.push(finding(
+                        false => findings.push(Finding::ok(CHECK, names.join(", "), "at least one")),
+                        true => findings.push(Finding::new(
                             Severity::Warning,
                             CHECK,
                             format!("none of {} visible topics matches {}", metadata.topics.len(), pattern.as_str()),
@@ -256,8 +260,8 @@ pub async fn source(settings: &SourceSettings) -> Vec<Finding> {
     group(settings, &cluster, &partitions, &mut findings).await;
     const ISOLATION: &str = "isolation.level of the source";
     findings.push(match settings.isolation {
-        IsolationLevel::ReadCommitted => ok(ISOLATION, "read_committed", "read_committed"),
-        IsolationLevel::ReadUncommitted => finding(
+        IsolationLevel::ReadCommitted => Finding::ok(ISOLATION, "read_committed", "read_committed"),
+        IsolationLevel::ReadUncommitted => Finding::new(
             Severity::Warning,
             ISOLATION,
             "read_uncommitted",
@@ -278,13 +282,13 @@ async fn group(settings: &SourceSettings, cluster: &Cluster, partitions: &[Topic
                 partitions.iter().filter(|partition| !committed.contains_key(partition)).map(ToString::to_string).collect();
             let found = format!("for {} of {} partitions", partitions.len() - missing.len(), partitions.len());
             findings.push(match (missing.is_empty(), reset) {
-                (true, _) | (false, OffsetResetStrategy::Earliest | OffsetResetStrategy::Latest) => ok(&check, found, "all, or auto.offset.reset"),
-                (false, OffsetResetStrategy::None) => finding(
+                (true, _) | (false, OffsetResetStrategy::Earliest | OffsetResetStrategy::Latest) => Finding::ok(&check, found, "all, or auto.offset.reset"),
+                (false, OffsetResetStrategy::None) => Finding::new(
                     Severity::Error,
                     &check,
                     format!("{found}, none for {}", missing.join(", ")),
                     "all, or auto.offset.reset",
-                    "set properties.auto.offset.reset to earliest or latest, or choose another startup mode (a restored job does not need them)",
+                    "set the property auto.offset.reset to earliest or latest, or choose another startup mode (a restored job does not need them)",
                 ),
             });
         }

@@ -1,14 +1,15 @@
 //! Reads the splits of one subtask: a task fetches and decodes ahead, within a bound, and `next` hands out what is ready.
 
-use crate::client::{FetchEvent, FetchFailure, Fetched, Fetcher, IsolationLevel, StartAt, TopicPartition};
+use crate::client::{FetchEvent, FetchFailure, Fetched, Fetcher, StartAt, TopicPartition};
 use crate::config::{BoundedMode, SourceSettings};
 use crate::connect::{self, acl};
 use crate::decode::RecordDecoder;
 use crate::discovery::Discovery;
 use crate::merge::{Merged, Message};
 use crate::metrics::SourceMetrics;
-use crate::split::{Split, check_topic, reached, undiscovered};
+use crate::split::{Resumed, Split, Topics, check_topic, reached, resume, undiscovered};
 use crate::{ConnectorError, ConnectorResult};
+use arrow::array::RecordBatch;
 use semel_checkpoint::SplitState;
 use semel_engine::source::{SourceContext, SourceEvent, SourceReader};
 use std::collections::{BTreeSet, HashMap};
@@ -24,8 +25,10 @@ const QUEUE_BYTES: usize = 4 << 20;
 const MERGE: usize = 64;
 /// A topic must be missing this long before it counts as deleted: a broker that has just started may not know it yet.
 const CONFIRM: Duration = Duration::from_secs(2);
-/// How long one wait for the fetcher lasts.
-const WAIT: Duration = Duration::from_secs(60);
+/// How long after `fetch.max.wait.ms` a leader may owe an answer before nobody knows what it has.
+const SILENT: Duration = Duration::from_secs(2);
+/// How often that is looked at.
+const DOUBT: Duration = Duration::from_millis(500);
 
 /// Reads the splits of one subtask. Dropping it ends the reading.
 pub struct KafkaReader {
@@ -49,7 +52,8 @@ impl KafkaReader {
         context: SourceContext,
         restored: Option<Vec<SplitState>>,
     ) -> ConnectorResult<KafkaReader> {
-        let discovery = Discovery::new(connect::connect(&settings.client.client).await?);
+        let discovery =
+            Discovery::new(connect::connect(&connect::named(&settings.client.client, &settings.properties, context.subtask)).await?);
         let metrics = SourceMetrics::new(context.uid.as_str(), context.subtask);
         let (sender, messages) = mpsc::unbounded_channel();
         let mut task = ReaderTask {
@@ -108,6 +112,38 @@ impl SourceReader for KafkaReader {
     }
 }
 
+/// Tells the user what a restored source does, where it is not what an uninterrupted run would do.
+fn say(resumed: &Resumed) {
+    match resumed {
+        Resumed::Endless { dropped: 0, .. } => {}
+        Resumed::Endless { dropped, .. } => {
+            tracing::info!(
+                splits = dropped,
+                "the former run was bounded, this one is not: its stop offsets are dropped, and reading goes on"
+            );
+        }
+        Resumed::BoundNow { new } => {
+            tracing::info!(
+                ?new,
+                "the former run was unbounded, this one is bounded: it ends at bounds that are taken now, and reads new partitions too"
+            );
+        }
+        Resumed::Bounded { beyond, ended } => {
+            if !beyond.is_empty() {
+                tracing::warn!(
+                    partitions = ?beyond,
+                    "these partitions are not read: they appeared after the bounds of this bounded run were taken; start without this checkpoint, or unbounded, to read them"
+                );
+            }
+            if *ended {
+                tracing::info!(
+                    "all partitions stand at the ends that this bounded run took at its start: it reads nothing; start with another checkpoint folder, or unbounded, to read what came later"
+                );
+            }
+        }
+    }
+}
+
 struct Reading {
     name: Arc<str>,
     split: Split,
@@ -144,51 +180,61 @@ impl ReaderTask {
         let fresh = restored.is_none();
         let topics = self.discovery.topics(&self.settings.topics, fresh).await?;
         let splits = match restored {
-            Some(states) => {
-                let mut splits = self.restored(&states, &topics)?;
-                self.discovery.bound(&self.settings, &mut splits).await?;
-                splits
-            }
+            Some(states) => self.resume(&states, &topics).await?,
             None => {
-                let all = undiscovered(&topics, &self.known);
-                self.known.extend(all.iter().cloned());
-                let own = all.into_iter().filter(|partition| self.context.owns(&partition.to_string())).collect();
+                let own = self.own_of(undiscovered(&topics, &self.known));
                 self.discovery.initial_splits(&self.settings, &topics, own).await?
             }
         };
-        let mut first: Vec<SplitState> = splits.iter().map(Split::to_state).collect();
+        let first = splits.iter().map(Split::to_state).collect();
         self.add(splits);
-        // The bounds of a bounded source were taken at its fresh start: what appeared since is beyond them.
-        if !fresh && !self.bounded() {
-            let new = self.undiscovered(&topics).await?;
-            first.extend(new.iter().map(Split::to_state));
-            self.add(new);
-        }
         if self.bounded() {
             self.send(Message::NoMoreSplits);
         }
         Ok(first)
     }
 
-    fn restored(&mut self, states: &[SplitState], topics: &crate::split::Topics) -> ConnectorResult<Vec<Split>> {
-        let mut own = Vec::new();
+    /// The splits of this subtask at a restored start, with their bounds.
+    async fn resume(&mut self, states: &[SplitState], topics: &Topics) -> ConnectorResult<Vec<Split>> {
+        let mut all = self.selected(states)?;
+        let resumed = resume(&mut all, &self.settings.bounded, topics);
+        // The decision is the same in every subtask: one of them says it.
+        if self.context.subtask == 0 {
+            say(&resumed);
+        }
+        self.known.extend(all.iter().map(|split| split.partition.clone()));
+        let mut splits: Vec<Split> = all.into_iter().filter(|split| self.context.owns(&split.partition.to_string())).collect();
+        splits.iter().try_for_each(|split| check_topic(split, topics)).map_err(ConnectorError::Fatal)?;
+        if let Resumed::Endless { .. } | Resumed::BoundNow { .. } = resumed {
+            splits.extend(self.undiscovered(topics).await?);
+        }
+        self.discovery.bound(&self.settings, &mut splits).await?;
+        Ok(splits)
+    }
+
+    /// The restored splits of all subtasks whose topics are still selected.
+    fn selected(&self, states: &[SplitState]) -> ConnectorResult<Vec<Split>> {
+        let mut selected = Vec::new();
         for state in states {
             let split = Split::from_state(state).map_err(ConnectorError::Fatal)?;
-            self.known.insert(split.partition.clone());
-            if !self.settings.topics.matches(&split.partition.topic) {
-                tracing::warn!(split = %split.partition, position = split.position, "the source no longer selects this topic: it is not read, and its position is dropped");
-                continue;
-            }
-            if self.context.owns(&state.split) {
-                check_topic(&split, topics).map_err(ConnectorError::Fatal)?;
-                own.push(split);
+            match self.settings.topics.matches(&split.partition.topic) {
+                true => selected.push(split),
+                false => {
+                    tracing::warn!(split = %split.partition, position = split.position, "the source no longer selects this topic: it is not read, and its position is dropped");
+                }
             }
         }
-        Ok(own)
+        Ok(selected)
+    }
+
+    /// Those that this subtask reads of partitions that were found; all are known from now on.
+    fn own_of(&mut self, found: Vec<TopicPartition>) -> Vec<TopicPartition> {
+        self.known.extend(found.iter().cloned());
+        found.into_iter().filter(|partition| self.context.owns(&partition.to_string())).collect()
     }
 
     /// The splits of partitions that appeared since the last look and belong to this subtask.
-    async fn undiscovered(&mut self, topics: &crate::split::Topics) -> ConnectorResult<Vec<Split>> {
+    async fn undiscovered(&mut self, topics: &Topics) -> ConnectorResult<Vec<Split>> {
         let new = undiscovered(topics, &self.known);
         let own = new.iter().filter(|partition| self.context.owns(&partition.to_string())).cloned().collect::<Vec<_>>();
         let splits = match own.is_empty() {
@@ -220,13 +266,15 @@ impl ReaderTask {
     async fn run(&mut self) -> ConnectorResult<()> {
         let interval = self.settings.discovery_interval.filter(|_| !self.bounded());
         let mut discover_at = interval.map(|interval| Instant::now() + interval);
+        let mut doubt_at = Instant::now() + DOUBT;
         loop {
             if self.bounded() && self.splits.is_empty() {
                 // All is read. The task stays, so that `next` waits instead of failing.
                 self.sender.closed().await;
                 return Ok(());
             }
-            let wait = discover_at.map_or(WAIT, |at| at.saturating_duration_since(Instant::now()).min(WAIT));
+            let wake = discover_at.map_or(doubt_at, |at| at.min(doubt_at));
+            let wait = wake.saturating_duration_since(Instant::now());
             match self.fetcher.next(crate::client::Deadline::after(wait)).await {
                 Ok(Some(FetchEvent::Records(fetched))) => self.records(fetched).await?,
                 Ok(Some(FetchEvent::Failed { partition, offset, failure })) => self.failed(&partition, offset, failure).await?,
@@ -239,16 +287,30 @@ impl ReaderTask {
                 self.discover().await?;
                 discover_at = Some(Instant::now() + interval);
             }
+            if Instant::now() >= doubt_at {
+                self.doubt_the_silent().await;
+                doubt_at = Instant::now() + DOUBT;
+            }
+        }
+    }
+
+    /// A partition whose leader is silent may have rows: it must not become idle, or the watermark would pass them.
+    async fn doubt_the_silent(&mut self) {
+        for partition in self.fetcher.silent(SILENT + self.settings.client.fetch.max_wait) {
+            let Some(reading) = self.splits.get_mut(&partition).filter(|reading| reading.caught_up) else { continue };
+            let Ok(room) = self.room.clone().acquire_many_owned(64).await else { return };
+            reading.caught_up = false;
+            let (split, rows, position) =
+                (reading.name.clone(), RecordBatch::new_empty(self.settings.schema.clone()), reading.split.position);
+            self.send(Message::Rows { split, rows, position, caught_up: false, bytes: 0, room });
         }
     }
 
     async fn records(&mut self, fetched: Fetched) -> ConnectorResult<()> {
         let Some(reading) = self.splits.get_mut(&fetched.partition) else { return Ok(()) };
         let (name, stop, before) = (reading.name.clone(), reading.split.detail.stop_offset, reading.split.position);
-        let end = match self.settings.isolation {
-            IsolationLevel::ReadCommitted => fetched.last_stable_offset,
-            IsolationLevel::ReadUncommitted => fetched.high_watermark,
-        };
+        // Also with committed rows only: those of a transaction that is still open are there and will come.
+        let end = fetched.high_watermark;
         let pieces = self.decoder.decode(&fetched.partition, &fetched.records, stop)?;
         let count = pieces.len();
         for (i, piece) in pieces.into_iter().enumerate() {
@@ -325,11 +387,7 @@ impl ReaderTask {
     }
 
     /// Whether splits can still be read. What looks wrong is looked at twice.
-    async fn check(
-        discovery: &Discovery,
-        selection: &crate::config::TopicSelection,
-        splits: Vec<Split>,
-    ) -> ConnectorResult<crate::split::Topics> {
+    async fn check(discovery: &Discovery, selection: &crate::config::TopicSelection, splits: Vec<Split>) -> ConnectorResult<Topics> {
         let mut again = true;
         loop {
             let topics = discovery.topics(selection, false).await?;

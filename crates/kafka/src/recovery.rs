@@ -4,6 +4,7 @@
 use crate::client::{Deadline, TransactionState};
 use crate::connect::connector_error;
 use crate::handle::KafkaTransaction;
+use crate::hanging::end_hanging;
 use crate::ids::{IdParts, IdScope};
 use crate::settle::{Settled, Settler};
 use crate::{ConnectorError, ConnectorResult};
@@ -91,6 +92,12 @@ pub async fn sweep(settler: &Settler, scope: &IdScope, own: Generation) -> Conne
     let mut aborted: Vec<String> = try_join_all(aborts).await?.into_iter().flatten().collect();
     aborted.sort_unstable();
     Ok(Swept { aborted })
+}
+
+/// Ends what the partitions of a topic hold open although their coordinators call it over; see [`hanging`](crate::hanging).
+pub async fn end_missed(settler: &Settler, scope: &IdScope, topic: &str) -> ConnectorResult<Vec<String>> {
+    let partitions = settler.transactions().partitions(topic, Deadline::after(LIST_TIMEOUT)).await.map_err(connector_error)?;
+    end_hanging(settler.transactions(), scope, &partitions).await
 }
 
 #[cfg(test)]

@@ -7,20 +7,6 @@ use std::time::Duration;
 /// What a transaction's time-out must leave beyond checkpoint and restart, for the coordinator's own delays.
 pub const MARGIN: Duration = Duration::from_secs(5 * 60);
 
-pub(crate) fn finding(
-    severity: Severity,
-    check: &str,
-    found: impl Into<String>,
-    needed: impl Into<String>,
-    remedy: impl Into<String>,
-) -> Finding {
-    Finding { severity, check: check.to_owned(), found: found.into(), needed: needed.into(), remedy: remedy.into() }
-}
-
-pub(crate) fn ok(check: &str, found: impl Into<String>, needed: impl Into<String>) -> Finding {
-    finding(Severity::Ok, check, found, needed, "")
-}
-
 fn configs(bootstrap: &str, entity: &str, setting: &str) -> String {
     format!("kafka-configs.sh --bootstrap-server {bootstrap} --alter {entity} --add-config {setting}")
 }
@@ -30,14 +16,14 @@ pub fn timeout_against_broker(timeout: Duration, maximum: Option<Duration>, boot
     const CHECK: &str = "transaction.timeout.ms against the broker's transaction.max.timeout.ms";
     let found = format!("transaction.timeout.ms = {}", timeout.as_millis());
     match maximum {
-        None => finding(
+        None => Finding::new(
             Severity::Warning,
             CHECK,
             found,
             "the broker's transaction.max.timeout.ms, which could not be read",
             "grant it with kafka-acls.sh --add --allow-principal User:<user> --operation DescribeConfigs --cluster",
         ),
-        Some(maximum) if timeout > maximum => finding(
+        Some(maximum) if timeout > maximum => Finding::new(
             Severity::Error,
             CHECK,
             found,
@@ -48,7 +34,7 @@ pub fn timeout_against_broker(timeout: Duration, maximum: Option<Duration>, boot
                 timeout.as_millis()
             ),
         ),
-        Some(maximum) => ok(CHECK, found, format!("at most {}", maximum.as_millis())),
+        Some(maximum) => Finding::ok(CHECK, found, format!("at most {}", maximum.as_millis())),
     }
 }
 
@@ -64,7 +50,7 @@ pub fn timeout_against_job(timeout: Duration, maximum: Option<Duration>, needs: 
         needs.longest_restart.as_millis()
     );
     if timeout >= needed {
-        return ok(CHECK, found, needed_text);
+        return Finding::ok(CHECK, found, needed_text);
     }
     let broker = match maximum {
         Some(maximum) if maximum < needed => format!(" (and transaction.max.timeout.ms={} on every broker)", needed.as_millis()),
@@ -72,7 +58,7 @@ pub fn timeout_against_job(timeout: Duration, maximum: Option<Duration>, needs: 
     };
     // Below this, a normal checkpoint can outlive its transaction: then it is not only a question of long restarts.
     let severity = if timeout < needs.checkpoint_timeout { Severity::Error } else { Severity::Warning };
-    finding(
+    Finding::new(
         severity,
         CHECK,
         found,
@@ -88,8 +74,8 @@ pub fn timeout_against_job(timeout: Duration, maximum: Option<Duration>, needs: 
 pub fn end_txn(version: Option<i16>) -> Finding {
     const CHECK: &str = "EndTxn version offered by the brokers";
     match version {
-        Some(version) if version >= crate::decide::END_TXN_BUMPS_EPOCH => ok(CHECK, version.to_string(), "5"),
-        found => finding(
+        Some(version) if version >= crate::decide::END_TXN_BUMPS_EPOCH => Finding::ok(CHECK, version.to_string(), "5"),
+        found => Finding::new(
             Severity::Warning,
             CHECK,
             found.map_or("none".to_owned(), |version| version.to_string()),
@@ -117,11 +103,11 @@ pub fn foreign(prefix: &str, job: Option<&str>, found: &[UnderPrefix], bootstrap
     let mut foreign: Vec<&str> = found.iter().filter(|t| t.ongoing).filter(|t| !own(t)).map(|t| t.transactional_id.as_str()).collect();
     foreign.sort_unstable();
     if foreign.is_empty() {
-        return ok(CHECK, "none", "none");
+        return Finding::ok(CHECK, "none", "none");
     }
     let shown = foreign.iter().take(5).copied().collect::<Vec<_>>().join(", ");
     let more = foreign.len().saturating_sub(5);
-    finding(
+    Finding::new(
         Severity::Warning,
         CHECK,
         format!("{} under {prefix}: {shown}{}", foreign.len(), if more > 0 { format!(" and {more} more") } else { String::new() }),
@@ -140,7 +126,7 @@ pub fn replicas(topic: &str, fewest: i32, min_insync: Option<i32>, acks_all: boo
     let entity = format!("--entity-type topics --entity-name {topic}");
     if fewest < min_insync {
         let needed = format!("min.insync.replicas at most {fewest}");
-        return finding(
+        return Finding::new(
             Severity::Error,
             &check,
             found,
@@ -149,7 +135,7 @@ pub fn replicas(topic: &str, fewest: i32, min_insync: Option<i32>, acks_all: boo
         );
     }
     if !acks_all {
-        return finding(
+        return Finding::new(
             Severity::Warning,
             &check,
             found,
@@ -158,7 +144,7 @@ pub fn replicas(topic: &str, fewest: i32, min_insync: Option<i32>, acks_all: boo
         );
     }
     if fewest >= 2 && min_insync < 2 {
-        return finding(
+        return Finding::new(
             Severity::Warning,
             &check,
             found,
@@ -170,7 +156,7 @@ pub fn replicas(topic: &str, fewest: i32, min_insync: Option<i32>, acks_all: boo
         );
     }
     if fewest < 2 {
-        return finding(
+        return Finding::new(
             Severity::Warning,
             &check,
             found,
@@ -180,14 +166,14 @@ pub fn replicas(topic: &str, fewest: i32, min_insync: Option<i32>, acks_all: boo
             ),
         );
     }
-    ok(&check, found, "replication factor 3, min.insync.replicas 2")
+    Finding::ok(&check, found, "replication factor 3, min.insync.replicas 2")
 }
 
 /// Size of our batches against what the topic takes.
 pub fn message_size(topic: &str, batch: usize, maximum: Option<i64>, bootstrap: &str) -> Finding {
     let check = format!("max.message.bytes of topic {topic}");
     match maximum {
-        Some(maximum) if (batch as i64) > maximum => finding(
+        Some(maximum) if (batch as i64) > maximum => Finding::new(
             Severity::Error,
             &check,
             format!("batch.size {batch}, max.message.bytes {maximum}"),
@@ -197,8 +183,10 @@ pub fn message_size(topic: &str, batch: usize, maximum: Option<i64>, bootstrap: 
                 configs(bootstrap, &format!("--entity-type topics --entity-name {topic}"), &format!("max.message.bytes={batch}"))
             ),
         ),
-        Some(maximum) => ok(&check, format!("batch.size {batch}, max.message.bytes {maximum}"), "batch.size at most max.message.bytes"),
-        None => finding(
+        Some(maximum) => {
+            Finding::ok(&check, format!("batch.size {batch}, max.message.bytes {maximum}"), "batch.size at most max.message.bytes")
+        }
+        None => Finding::new(
             Severity::Warning,
             &check,
             "could not be read",
@@ -206,6 +194,22 @@ pub fn message_size(topic: &str, batch: usize, maximum: Option<i64>, bootstrap: 
             format!(
                 "grant it with kafka-acls.sh --bootstrap-server {bootstrap} --add --allow-principal User:<user> --operation DescribeConfigs --topic {topic}"
             ),
+        ),
+    }
+}
+
+/// How long the sink waits for a decision, against the engine's deadline for the same call.
+pub fn decision_timeout(timeout: Duration, commit_timeout: Duration) -> Finding {
+    const CHECK: &str = "decision timeout of the sink against semel.sink.commit-timeout";
+    let found = format!("decision timeout {timeout:?}");
+    match timeout < commit_timeout {
+        true => Finding::ok(CHECK, found, format!("less than {commit_timeout:?}")),
+        false => Finding::new(
+            Severity::Warning,
+            CHECK,
+            found,
+            format!("less than semel.sink.commit-timeout = {commit_timeout:?}, which ends the call first, without saying why"),
+            "set semel.sink.commit-timeout above it, or a shorter decision_timeout of the sink",
         ),
     }
 }
@@ -222,6 +226,7 @@ mod tests {
             checkpoint_interval: Duration::from_secs(10),
             checkpoint_timeout: Duration::from_secs(120),
             max_concurrent_checkpoints: 1,
+            commit_timeout: Duration::from_secs(60),
             longest_restart: Duration::from_secs(60),
         }
     }
@@ -248,6 +253,14 @@ mod tests {
         assert_eq!(short.severity, Severity::Warning);
         assert!(short.remedy.contains("480000") && short.remedy.contains("transaction.max.timeout.ms=480000"), "{short:?}");
         assert_eq!(at(119).severity, Severity::Error);
+    }
+
+    #[test]
+    fn a_decision_timeout_that_the_engine_cuts_off_is_reported() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(decision_timeout(Duration::from_secs(59), minute).severity, Severity::Ok);
+        let cut = decision_timeout(minute, minute);
+        assert!(cut.severity == Severity::Warning && cut.remedy.contains("semel.sink.commit-timeout"), "{cut:?}");
     }
 
     #[test]

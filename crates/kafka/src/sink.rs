@@ -188,10 +188,16 @@ impl TwoPhaseCommitSink for KafkaSink {
     }
 
     async fn sweep(&self, job: &JobIdentity, uid: &OperatorUid) -> ConnectorResult<Swept> {
-        match self.sweeps() {
-            true => recovery::sweep(&self.settler().await?, &self.scope(job, uid), job.generation).await,
-            false => Ok(Swept::default()),
+        if !self.sweeps() {
+            return Ok(Swept::default());
         }
+        let (settler, scope) = (self.settler().await?, self.scope(job, uid));
+        let swept = recovery::sweep(&settler, &scope, job.generation).await?;
+        // The rows' own topics are not known here; their partitions are looked at by the committer that has ended a transaction.
+        if let TopicSelector::Fixed(topic) = &self.settings.topic {
+            recovery::end_missed(&settler, &scope, topic).await?;
+        }
+        Ok(swept)
     }
 
     async fn open(&self, context: SinkContext) -> ConnectorResult<(KafkaWriter, KafkaCommitter)> {
@@ -200,7 +206,7 @@ impl TwoPhaseCommitSink for KafkaSink {
         }
         let scope = self.scope(&context.job, &context.uid);
         let pool = Arc::new(SharedPool {
-            pool: Mutex::new(IdPool::new(scope, context.job.generation.0, context.subtask)),
+            pool: Mutex::new(IdPool::new(scope.clone(), context.job.generation.0, context.subtask)),
             changed: Notify::new(),
         });
         // Two sets of connections: a writer that waits for the broker never delays a commit.
@@ -212,7 +218,7 @@ impl TwoPhaseCommitSink for KafkaSink {
             false => None,
         };
         let writer = KafkaWriter::open(&self.settings, &context, pool.clone()).await?;
-        Ok((writer, KafkaCommitter::new(committer, pool)))
+        Ok((writer, KafkaCommitter::new(committer, scope, pool)))
     }
 }
 

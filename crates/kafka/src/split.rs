@@ -108,6 +108,45 @@ pub fn undiscovered(topics: &Topics, known: &BTreeSet<TopicPartition>) -> Vec<To
     all.filter(|partition| !known.contains(partition)).collect()
 }
 
+/// How a restored source goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resumed {
+    /// Without an end. The stop offsets of a former bounded run are dropped.
+    Endless {
+        /// Partitions that the checkpoint does not know.
+        new: Vec<TopicPartition>,
+        /// Number of splits that had a stop offset.
+        dropped: usize,
+    },
+    /// Up to bounds that are taken now, as at a fresh start: the former run had none.
+    BoundNow {
+        /// Partitions that the checkpoint does not know; they are read from the beginning.
+        new: Vec<TopicPartition>,
+    },
+    /// Up to the bounds of the checkpoint: so a bounded job that was killed ends at the same place as one that was not.
+    Bounded {
+        /// Partitions that the checkpoint does not know: beyond the bounds, not read.
+        beyond: Vec<TopicPartition>,
+        /// Every split stands at its end already: nothing is read.
+        ended: bool,
+    },
+}
+
+/// Decides how a source goes on from `restored`, the splits of all subtasks, in the topics that exist now. Every subtask must see the
+/// same splits to decide the same. Drops the stop offsets where the source is unbounded now.
+pub fn resume(restored: &mut [Split], bounded: &BoundedMode, topics: &Topics) -> Resumed {
+    let new = undiscovered(topics, &restored.iter().map(|split| split.partition.clone()).collect());
+    let stopped = restored.iter().filter(|split| split.detail.stop_offset.is_some()).count();
+    if *bounded == BoundedMode::Unbounded {
+        restored.iter_mut().for_each(|split| split.detail.stop_offset = None);
+        return Resumed::Endless { new, dropped: stopped };
+    }
+    match stopped {
+        0 => Resumed::BoundNow { new },
+        _ => Resumed::Bounded { beyond: new, ended: restored.iter().all(|split| reached(split.position, split.detail.stop_offset)) },
+    }
+}
+
 /// Where an offset comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OffsetQuery {
@@ -204,6 +243,46 @@ mod tests {
         let known = [TopicPartition::new("a-b", 0), TopicPartition::new("a-b", 2)].into();
         let new = undiscovered(&topics(1, 4), &known);
         assert_eq!(new, [TopicPartition::new("a-b", 1), TopicPartition::new("a-b", 3)]);
+    }
+
+    fn at(partition: i32, position: i64, stop_offset: Option<i64>) -> Split {
+        let detail = SplitDetail { topic_id: None, stop_offset };
+        Split { partition: TopicPartition::new("a-b", partition), position, detail }
+    }
+
+    #[test]
+    fn an_endless_run_that_is_bounded_now_takes_its_bounds_now_also_for_new_partitions() {
+        let mut restored = [at(0, 5, None), at(2, 7, None)];
+        let new = vec![TopicPartition::new("a-b", 1), TopicPartition::new("a-b", 3)];
+        let before = restored.clone();
+        assert_eq!(resume(&mut restored, &BoundedMode::Latest, &topics(1, 4)), Resumed::BoundNow { new });
+        assert_eq!(restored, before);
+        // Nothing was found so far, or what was read is not selected any more.
+        let all = (0..2).map(|p| TopicPartition::new("a-b", p)).collect();
+        assert_eq!(resume(&mut [], &BoundedMode::Latest, &topics(1, 2)), Resumed::BoundNow { new: all });
+    }
+
+    #[test]
+    fn a_bounded_run_keeps_its_bounds_and_knows_when_it_is_at_its_end() {
+        let beyond = vec![TopicPartition::new("a-b", 1)];
+        let mut restored = [at(0, 5, Some(5)), at(2, 6, Some(7))];
+        let before = restored.clone();
+        let bounded = |ended| Resumed::Bounded { beyond: beyond.clone(), ended };
+        assert_eq!(resume(&mut restored, &BoundedMode::Latest, &topics(1, 3)), bounded(false));
+        assert_eq!(restored, before);
+        restored[1].position = 7;
+        assert_eq!(resume(&mut restored, &BoundedMode::Latest, &topics(1, 3)), bounded(true));
+        // A split without a bound among those that have one is not at its end.
+        assert_eq!(resume(&mut [at(0, 5, Some(5)), at(2, 7, None)], &BoundedMode::Latest, &topics(1, 3)), bounded(false));
+    }
+
+    #[test]
+    fn a_bounded_run_that_is_unbounded_now_goes_on() {
+        let mut restored = [at(0, 5, Some(5)), at(1, 6, Some(7)), at(2, 0, None)];
+        let new = vec![TopicPartition::new("a-b", 3)];
+        assert_eq!(resume(&mut restored, &BoundedMode::Unbounded, &topics(1, 4)), Resumed::Endless { new, dropped: 2 });
+        assert_eq!(restored, [at(0, 5, None), at(1, 6, None), at(2, 0, None)]);
+        assert_eq!(resume(&mut restored, &BoundedMode::Unbounded, &topics(1, 3)), Resumed::Endless { new: vec![], dropped: 0 });
     }
 
     #[test]

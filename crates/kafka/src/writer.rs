@@ -100,6 +100,8 @@ impl Ids {
             changed.as_mut().enable();
             let lease = self.pool.lock().take(checkpoint);
             if let Some(lease) = lease {
+                // A failure of another id is over: it must not end a later wait.
+                self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
                 self.prefetch();
                 return Ok(lease);
             }

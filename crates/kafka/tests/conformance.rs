@@ -9,6 +9,7 @@ use semel_testkit::conformance::{self, Target};
 use semel_testkit::{Kafka, KafkaOptions};
 use std::ops::Range;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// One topic, whose name is also the prefix.
 struct KafkaTarget {
@@ -38,7 +39,16 @@ impl Target for KafkaTarget {
     }
 
     async fn visible(&self) -> Vec<u64> {
-        tokio::task::block_in_place(|| support::committed(self.kafka, &self.topic)).iter().map(|v| v.parse().unwrap()).collect()
+        tokio::task::block_in_place(|| {
+            let values = support::committed(self.kafka, &self.topic);
+            // Shown when a scene fails.
+            if let Err(held) = self.kafka.wait_stable(&self.topic, Duration::ZERO) {
+                let mut known = self.kafka.transactions().unwrap();
+                known.retain(|t| t.transactional_id.starts_with(&self.topic));
+                println!("readers are held up: {held}; known transactions: {known:?}");
+            }
+            values.iter().map(|v| v.parse().unwrap()).collect()
+        })
     }
 
     async fn open_transactions(&self) -> usize {

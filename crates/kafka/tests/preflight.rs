@@ -18,6 +18,7 @@ fn needs(job: Option<Job>) -> JobNeeds {
         checkpoint_interval: Duration::from_secs(10),
         checkpoint_timeout: Duration::from_secs(120),
         max_concurrent_checkpoints: 1,
+        commit_timeout: Duration::from_secs(60),
         longest_restart: Duration::from_secs(60),
     }
 }
@@ -189,4 +190,21 @@ async fn a_broker_that_hangs_does_not_hang_the_check() {
     let findings = of_sink(builder, &needs(None)).await;
     assert_finding(&findings, &address, Severity::Unanswered, "", "an answer", "reachable");
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_do_nothing_are_named_in_one_warning() {
+    let kafka = Kafka::shared().unwrap();
+    let topic = kafka.create_topic("idle", 1).unwrap();
+    let given = source(kafka, &topic).group_id("g").property("enable.auto.commit", "true").property("auto.offset.reset", "latest");
+    let findings = of_source(given.property("acks", "all")).await;
+    let check = "settings take effect";
+    assert_finding(&findings, check, Severity::Warning, "enable.auto.commit (", "take effect", "take them out");
+    assert_finding(&findings, check, Severity::Warning, "auto.offset.reset (", "take effect", "take them out");
+    assert_finding(&findings, check, Severity::Warning, "acks (of a sink)", "take effect", "take them out");
+    assert!(!one(&findings, check).found.contains("group.id ("));
+    let long = sink(kafka, &topic).property("retries", "3").decision_timeout(Duration::from_secs(60));
+    let findings = of_sink(long, &needs(None)).await;
+    assert_finding(&findings, check, Severity::Warning, "retries (", "take effect", "take them out");
+    assert_finding(&findings, "decision timeout", Severity::Warning, "60s", "semel.sink.commit-timeout = 60s", "semel.sink.commit-timeout");
 }

@@ -64,6 +64,7 @@ fn needs() -> JobNeeds {
         checkpoint_interval: Duration::from_secs(10),
         checkpoint_timeout: Duration::from_secs(120),
         max_concurrent_checkpoints: 1,
+        commit_timeout: Duration::from_secs(60),
         longest_restart: Duration::from_secs(60),
     }
 }

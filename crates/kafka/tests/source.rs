@@ -126,6 +126,114 @@ async fn bounded_modes_end_where_they_say_also_after_a_restore() {
     assert_eq!(read_all(&by_group, None).await.sorted(), [values(0, 0..2), values(1, 0..9)].concat());
 }
 
+/// What appeared while the job was down is within the bounds that are taken at its return.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unbounded_job_that_comes_back_bounded_reads_all_there_is_by_then() {
+    let kafka = Kafka::shared().unwrap();
+    let topic = kafka.create_topic("endless", 1).unwrap();
+    write(kafka, &topic, 1, 0..10);
+    let of = |mode| {
+        KafkaSource::builder(Arc::new(|| semel_formats::Format::Raw.deserializer(support::schema()).map_err(|e| e.to_string())))
+            .bootstrap_servers(kafka.bootstrap())
+            .topic_pattern(&format!("{topic}.*"))
+            .starting_offsets(OffsetsInitializer::Latest)
+            .bounded(mode)
+    };
+    let (reader, mut splits) = open(&of(BoundedMode::Unbounded), None).await;
+    drop(reader);
+    splits[0].position = 7;
+    kafka.create_partitions(&topic, 3).unwrap();
+    let second = format!("{topic}-second");
+    kafka.create_topic_named(&second, 1, &[]).unwrap();
+    write(kafka, &topic, 3, 10..20);
+    write(kafka, &second, 1, 0..5);
+    let built = of(BoundedMode::Latest).build().unwrap();
+    let job = Job::new();
+    let (mut all, mut state) = (BTreeMap::new(), Vec::new());
+    for subtask in 0..2 {
+        let mut reader = built.open(job.source(subtask, 2), Some(splits.clone())).await.unwrap();
+        let own = reader.splits();
+        write(kafka, &topic, 3, 20..21); // Later than the bounds of this subtask.
+        let mut seen = Seen::default();
+        read_until(&mut reader, &mut seen, |seen| seen.no_more && seen.finished.len() == own.len()).await;
+        state.extend(positions(&own, &seen));
+        all.extend(seen.values);
+    }
+    let read = |name: &str| all.get(name).cloned().unwrap_or_default();
+    // A subtask that opens second takes its bounds later: the row in between may be there.
+    let begins = |name: &str, wanted: Vec<String>| assert_eq!(read(name)[..wanted.len()], wanted, "{name}");
+    begins(&format!("{topic}-0"), [values(0, 7..10), values(0, 10..20)].concat());
+    begins(&format!("{topic}-1"), values(1, 10..20));
+    begins(&format!("{topic}-2"), values(2, 10..20));
+    begins(&format!("{second}-0"), values(0, 0..5));
+    assert_eq!(state.len(), 4, "every partition is in the next checkpoint: {state:?}");
+    // From here on the bounds are those of the checkpoint.
+    write(kafka, &second, 1, 5..9);
+    kafka.create_partitions(&topic, 4).unwrap();
+    write(kafka, &topic, 4, 30..31);
+    let again = read_all(&of(BoundedMode::Latest), Some(state)).await;
+    assert_eq!((again.count(), again.finished.len()), (0, 4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bounded_job_that_comes_back_unbounded_goes_on() {
+    let kafka = Kafka::shared().unwrap();
+    let topic = kafka.create_topic("freed", 2).unwrap();
+    write(kafka, &topic, 2, 0..10);
+    let bounded = source(kafka, &topic).bounded(BoundedMode::Latest);
+    let (mut reader, splits) = open(&bounded, None).await;
+    let mut seen = Seen::default();
+    read_until(&mut reader, &mut seen, |seen| seen.finished.len() == 2).await;
+    let ended = positions(&splits, &seen);
+    write(kafka, &topic, 2, 10..15);
+    kafka.create_partitions(&topic, 3).unwrap();
+    write(kafka, &topic, 3, 15..20);
+    assert_eq!(read_all(&bounded, Some(ended.clone())).await.count(), 0, "bounded again: the bounds are kept");
+    let (mut reader, splits) = open(&source(kafka, &topic), Some(ended)).await;
+    let mut seen = Seen::default();
+    read_until(&mut reader, &mut seen, |seen| seen.count() == 25).await;
+    assert_eq!(seen.sorted(), [values(0, 10..20), values(1, 10..20), values(2, 15..20)].concat());
+    assert!(seen.finished.is_empty() && !seen.no_more);
+    // Bounded once more: the bounds are taken anew.
+    let state = positions(&splits, &seen);
+    write(kafka, &topic, 3, 20..22);
+    let seen = read_all(&bounded, Some(state)).await;
+    assert_eq!(seen.sorted(), [values(0, 20..22), values(1, 20..22), values(2, 20..22)].concat());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn properties_of_the_group_do_what_they_say() {
+    let kafka = Kafka::shared().unwrap();
+    let topic = kafka.create_topic("properties", 2).unwrap();
+    let group = format!("{topic}-group");
+    write(kafka, &topic, 2, 0..10);
+    let base = source(kafka, &topic)
+        .group_id(&group)
+        .bounded(BoundedMode::Latest)
+        .starting_offsets(OffsetsInitializer::committed_offsets())
+        .property("client.id.prefix", "tests");
+    let reset = |to: &str| base.clone().property("auto.offset.reset", to);
+    assert_eq!(read_all(&reset("latest"), None).await.count(), 0);
+    assert_eq!(read_all(&reset("earliest"), None).await.count(), 20);
+    let (_, mut splits) = open(&reset("earliest"), None).await;
+    (splits[0].position, splits[1].position) = (4, 6);
+    let complete = async |builder: KafkaSourceBuilder| {
+        builder.build().unwrap().checkpoint_complete(&Job::new().identity(1), &splits).await.unwrap();
+        kafka.group_offsets(&group, &topic).unwrap_or_default()
+    };
+    assert_eq!(complete(reset("earliest").property("commit.offsets.on.checkpoint", "false")).await, BTreeMap::new());
+    assert_eq!(complete(reset("earliest")).await, BTreeMap::from([(0, 4), (1, 6)]));
+    assert_eq!(read_all(&reset("earliest"), None).await.sorted(), [values(0, 4..10), values(1, 6..10)].concat(), "the group's count more");
+    // What the group has committed was deleted: nothing resets it silently.
+    kafka.delete_records(&topic, 0, 8).unwrap();
+    let (mut reader, _) = open(&reset("earliest"), None).await;
+    fatal(failure(&mut reader).await, &[&topic, "offsets 4 to 7"]);
+    // An end that the group does not have cannot be made by auto.offset.reset.
+    let by_group =
+        source(kafka, &topic).group_id("nobodys").property("auto.offset.reset", "earliest").bounded(BoundedMode::CommittedOffsets);
+    fatal(open_error(&by_group).await, &["nobodys", "kafka-consumer-groups.sh", "another bounded mode"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn read_committed_hides_aborted_rows_and_waits_for_open_transactions() {
     let kafka = Kafka::shared().unwrap();
@@ -140,9 +248,9 @@ async fn read_committed_hides_aborted_rows_and_waits_for_open_transactions() {
     let split = format!("{topic}-0");
     let (mut reader, _) = open(&source(kafka, &topic), None).await;
     let mut seen = Seen::default();
-    read_until(&mut reader, &mut seen, |seen| seen.count() == 2 && seen.caught_up[&split]).await;
-    assert_eq!(seen.values[&split], ["committed", "committed too"]);
-    assert_eq!(seen.positions[&split], 6, "before the open transaction, behind all markers");
+    read_until(&mut reader, &mut seen, |seen| seen.count() == 2 && seen.positions[&split] == 6).await;
+    assert_eq!(seen.values[&split], ["committed", "committed too"], "up to the open transaction, behind all markers");
+    assert!(!seen.caught_up[&split], "rows that may be committed are waiting: the partition is not idle");
     assert!(tokio::time::timeout(Duration::from_millis(700), reader.next()).await.is_err(), "nothing passes the open transaction");
     let all = source(kafka, &topic).property("isolation.level", "read_uncommitted").bounded(BoundedMode::Latest);
     let raw = read_all(&all, None).await;
@@ -150,7 +258,7 @@ async fn read_committed_hides_aborted_rows_and_waits_for_open_transactions() {
     // A bounded reader of committed rows ends before what is open.
     assert_eq!(read_all(&source(kafka, &topic).bounded(BoundedMode::Latest), None).await.count(), 2);
     kafka.end_transaction(&id("c"), true).unwrap();
-    read_until(&mut reader, &mut seen, |seen| seen.count() == 4).await;
+    read_until(&mut reader, &mut seen, |seen| seen.count() == 4 && seen.caught_up[&split]).await;
     assert_eq!(seen.values[&split], ["committed", "committed too", "open", "behind"]);
 }
 
@@ -357,6 +465,25 @@ async fn a_bad_link_loses_and_doubles_nothing() {
         let got: Vec<String> = seen.values[&format!("{topic}-{partition}")].iter().map(|v| v.trim_end_matches('x').to_owned()).collect();
         assert_eq!(got, values(partition, 0..written));
     }
+}
+
+/// Nobody knows what a silent broker has: its partitions must not become idle, or the watermark would pass their rows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_whose_broker_is_silent_is_not_caught_up() {
+    let kafka = Kafka::start_with(KafkaOptions::default().through_proxy()).unwrap();
+    let topic = kafka.create_topic("silent", 2).unwrap();
+    kafka.write(&topic, [0, 1].map(|p| WriteRow::to(p).value(value(p, 0)))).unwrap();
+    let (mut reader, _) = open(&source(&kafka, &topic).property("request.timeout.ms", "3000"), None).await;
+    let mut seen = Seen::default();
+    let all = |seen: &Seen, expected: bool| seen.caught_up.len() == 2 && seen.caught_up.values().all(|caught_up| *caught_up == expected);
+    read_until(&mut reader, &mut seen, |seen| seen.count() == 2 && all(seen, true)).await;
+    let quiet = tokio::time::timeout(Duration::from_secs(5), reader.next()).await;
+    assert!(quiet.is_err(), "an idle topic stays caught up: {quiet:?}");
+    kafka.proxy(1).unwrap().stall();
+    read_until(&mut reader, &mut seen, |seen| all(seen, false)).await;
+    kafka.proxy(1).unwrap().resume();
+    read_until(&mut reader, &mut seen, |seen| all(seen, true)).await;
+    assert_eq!(seen.count(), 2);
 }
 
 /// Counts what the connector counts.

@@ -15,6 +15,7 @@ fn main() -> ExitCode {
     execute("kill-job", |env| {
         env.enable_checkpointing(Duration::from_millis(50));
         let job = env.parameter_or("job", "windows");
+        let bounded = if env.parameter("bounded").is_some() { BoundedMode::Latest } else { BoundedMode::Unbounded };
         let watermarks = match job.as_str() {
             "windows" => WatermarkStrategy::for_bounded_out_of_orderness("ts", Duration::from_secs(2)),
             "filter" => WatermarkStrategy::no_watermarks(),
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
                 let (rows, rate) = (env.parameter_or("rows", "10000").parse()?, env.parameter_or("rate", "10000").parse()?);
                 env.from_source(datagen::orders(1).rows(rows).rows_per_second(rate), watermarks, "orders")?
             }
-            Some(topic) => env.from_source(topic_source(env, topic)?, watermarks, "orders")?,
+            Some(topic) => env.from_source(topic_source(env, topic, bounded)?, watermarks, "orders")?,
         };
         let result = match job.as_str() {
             "filter" => orders.filter(col("region").not_eq(lit("ap")))?.select_columns(["order_id", "customer_id", "amount", "ts"])?,
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
     })
 }
 
-fn topic_source(env: &StreamExecutionEnvironment, topic: &str) -> Result<KafkaSource, Box<dyn std::error::Error>> {
+fn topic_source(env: &StreamExecutionEnvironment, topic: &str, bounded: BoundedMode) -> Result<KafkaSource, Box<dyn std::error::Error>> {
     let schema = SchemaBuilder::new()
         .column_not_null("order_id", DataTypes::bigint())
         .column_not_null("customer_id", DataTypes::bigint())
@@ -58,7 +59,7 @@ fn topic_source(env: &StreamExecutionEnvironment, topic: &str) -> Result<KafkaSo
         .topics([topic])
         .group_id("kill-job")
         .starting_offsets(OffsetsInitializer::Earliest)
-        .bounded(if env.parameter("bounded").is_some() { BoundedMode::Latest } else { BoundedMode::Unbounded })
+        .bounded(bounded)
         .property("max.partition.fetch.bytes", env.parameter_or("fetch", "4194304"))
         .build()?)
 }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Parameters: `out` (folder of the output), `rows` (per split; 0: endless), `splits`, `pause` (ms between two batches), `fail`
-//! (a position at which the source reports a failure; with `fail-once` naming a file, only if that file is not there yet).
+//! (a position at which the source reports a failure; with `fail-once` naming a file, only if that file is not there yet), `panic` (one
+//! at which it panics), `sink-uid`.
 use arrow::array::{AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use semel::{Job, Settings};
@@ -37,6 +38,7 @@ fn build(settings: &Settings) -> Result<Job, Box<dyn Error>> {
         pause: Duration::from_millis(number("pause", 1)? as u64),
         fail: settings.parameter("fail").map(str::parse).transpose()?,
         fail_once: settings.parameter("fail-once").map(PathBuf::from),
+        panic: settings.parameter("panic").map(str::parse).transpose()?,
     };
     let out = PathBuf::from(settings.parameter("out").ok_or("--param out=FOLDER is needed")?);
     let schema = Source::schema(&numbers);
@@ -54,6 +56,7 @@ struct Numbers {
     pause: Duration,
     fail: Option<i64>,
     fail_once: Option<PathBuf>,
+    panic: Option<i64>,
 }
 
 struct NumbersReader {
@@ -64,6 +67,7 @@ struct NumbersReader {
     pause: Duration,
     fail: Option<i64>,
     fail_once: Option<PathBuf>,
+    panic: Option<i64>,
 }
 
 impl Source for Numbers {
@@ -86,6 +90,7 @@ impl Source for Numbers {
             pause: self.pause,
             fail: self.fail,
             fail_once: self.fail_once.clone(),
+            panic: self.panic,
         })
     }
 }
@@ -118,6 +123,7 @@ impl SourceReader for NumbersReader {
         if self.fail.is_some_and(|at| position >= at) && self.fail_once.as_ref().is_none_or(|file| File::create_new(file).is_ok()) {
             return Err(ConnectorError::Retryable(format!("asked to fail at position {position}")));
         }
+        assert!(self.panic.is_none_or(|at| position < at), "asked to panic at position {position}");
         let end = if self.rows > 0 { self.rows.min(position + 50) } else { position + 50 };
         self.own[self.next].1 = end;
         let numbers = Arc::new(Int64Array::from_iter_values(std::iter::repeat_n(n as i64, (end - position) as usize)));

@@ -3,11 +3,13 @@
 //! Later ones win: the program's code, the environment (`SEMEL_EXECUTION_CHECKPOINTING_INTERVAL`), the command line
 //! (`--set execution.checkpointing.interval=10s`). Names, spellings and defaults are Flink's where Flink has the option.
 mod list;
+mod parameters;
 mod parse;
 
 pub use list::{Kind, OPTIONS, OptionSpec};
 pub use parse::{parse_duration, parse_size};
 
+use parameters::Parameters;
 use semel_engine::config::{CheckpointConfig, EngineConfig};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,6 +49,14 @@ pub enum OptionError {
         /// Where.
         origin: Origin,
     },
+    /// The program has no such parameter.
+    #[error("this program has no parameter {name:?} (--param){hint}")]
+    Parameter {
+        /// What was written.
+        name: String,
+        /// The known name that is most like it, and all known ones.
+        hint: String,
+    },
     /// Not a value of this option.
     #[error("{name} = {value:?} ({origin}): {needed}")]
     Value {
@@ -68,13 +78,18 @@ pub enum OptionError {
 pub const ENVIRONMENT: &str = "SEMEL_";
 
 /// Variables with the prefix that are not options.
-const OTHER_VARIABLES: [&str; 3] = ["SEMEL_FAILPOINT", "SEMEL_CLUSTER_SECRET", "SEMEL_WORKER_OF"];
+const OTHER_VARIABLES: [&str; 4] = ["SEMEL_CLUSTER_SECRET", "SEMEL_FAILPOINT", "SEMEL_FAILPOINT_GENERATION", "SEMEL_FAILPOINT_PROCESS"];
+
+/// Variables with the prefix that somebody else reads: a worker process, and the tools and tests of this project.
+fn is_not_ours(variable: &str) -> bool {
+    ["SEMEL_WORKER_OF", "SEMEL_CACHE", "SEMEL_TARGET_DIR", "SEMEL_SEED"].contains(&variable) || variable.starts_with("SEMEL_TEST_")
+}
 
 /// The settings of a run, each checked against its option, with the parameters of the program itself.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct Settings {
     values: BTreeMap<&'static str, (String, Origin)>,
-    parameters: BTreeMap<String, String>,
+    parameters: Parameters,
 }
 
 impl Settings {
@@ -99,36 +114,55 @@ impl Settings {
         Ok(())
     }
 
-    /// Takes options and parameters from environment variables. Answers with the names of variables that look like options
-    /// but are none: worth a warning, since something else may use them.
+    /// Takes options and parameters from environment variables. Answers with a warning for each variable that looks like an option
+    /// but is none: something else may use it.
     ///
     /// # Errors
     /// A value that is not one of its option.
     pub fn set_from_environment(&mut self, variables: impl IntoIterator<Item = (String, String)>) -> Result<Vec<String>, OptionError> {
-        let mut unknown = vec![];
+        let mut warnings = vec![];
         for (variable, value) in variables {
             let Some(rest) = variable.strip_prefix(ENVIRONMENT) else {
                 continue;
             };
-            if let Some(parameter) = rest.strip_prefix("PARAM_") {
-                self.parameters.entry(parameter.to_ascii_lowercase().replace('_', "-")).or_insert(value);
+            if let Some(parameter) = rest.strip_prefix(parameters::PREFIX) {
+                let parameter = parameter.to_ascii_lowercase().replace('_', "-");
+                self.parameters.give(parameter, value, Origin::Environment(variable));
             } else if let Some(spec) = OPTIONS.iter().find(|o| o.variable() == variable) {
                 self.set(spec.name, &value, Origin::Environment(variable))?;
-            } else if !OTHER_VARIABLES.iter().any(|known| variable.starts_with(known)) {
-                unknown.push(variable);
+            } else if !OTHER_VARIABLES.contains(&variable.as_str()) && !is_not_ours(&variable) {
+                let nearest = nearest_variable(&variable);
+                warnings.push(format!("environment variable {variable} is no option of Semel and is ignored; did you mean {nearest}?"));
             }
         }
-        Ok(unknown)
+        Ok(warnings)
     }
 
     /// A parameter of the program itself: `--param brokers=...` or `SEMEL_PARAM_BROKERS=...`. Names are lower case with `-`.
+    ///
+    /// What a program never asks for is taken for a mistake ([`Settings::check_parameters`]): it should ask for all its parameters,
+    /// also for those that do not matter this time.
     pub fn parameter(&self, name: &str) -> Option<&str> {
-        self.parameters.get(name).map(String::as_str)
+        self.parameters.get(name)
     }
 
-    /// Sets a parameter; see [`Settings::parameter`].
+    /// Sets a parameter, as `--param` does; see [`Settings::parameter`].
     pub fn set_parameter(&mut self, name: impl Into<String>, value: impl Into<String>) {
-        self.parameters.insert(name.into(), value.into());
+        self.parameters.give(name.into(), value.into(), Origin::Flag("--param".to_owned()));
+    }
+
+    /// Whether the program has asked for every parameter that it was given: to be called when it has built its job. Answers with a
+    /// warning for each variable of the environment that it has not asked for (several programs may share an environment).
+    ///
+    /// # Errors
+    /// A `--param` that it has not asked for.
+    pub fn check_parameters(&self) -> Result<Vec<String>, OptionError> {
+        self.parameters.check()
+    }
+
+    /// Of a program that could not build its job: the parameter whose name may be the cause, in words.
+    pub(crate) fn misspelled_parameter(&self) -> Option<String> {
+        self.parameters.misspelled()
     }
 
     /// The text of an option: as set, else its default. `None`: neither (or no such option).
@@ -225,15 +259,29 @@ impl Settings {
     }
 }
 
-/// The known name that is most like this one.
+/// The option whose name is most like this one.
 fn nearest(name: &str) -> &'static str {
+    most_like(name, OPTIONS.iter().map(|o| o.name)).unwrap_or_default()
+}
+
+/// The variable that somebody may have meant by this one.
+fn nearest_variable(variable: &str) -> String {
+    // Without what all have in common, and divided as the names of options are.
+    let plain = |variable: &str| variable.trim_start_matches(ENVIRONMENT).to_ascii_lowercase().replace('_', ".");
+    let known: Vec<String> = OPTIONS.iter().map(OptionSpec::variable).chain(OTHER_VARIABLES.map(str::to_owned)).collect();
+    let plain_known: Vec<String> = known.iter().map(|v| plain(v)).collect();
+    let nearest = most_like(&plain(variable), plain_known.iter().map(String::as_str));
+    nearest.map_or_else(String::new, |nearest| known.into_iter().find(|v| plain(v) == nearest).unwrap_or_default())
+}
+
+/// The known name that is most like this one. `None`: no name is known.
+fn most_like<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // A name that was cut short or is Flink's older one has the same end.
     let likeness = |known: &str| {
         let end = known.ends_with(name.rsplit('.').next().unwrap_or(name)) as u8;
         strsim::normalized_damerau_levenshtein(known, name) + 0.2 * f64::from(end)
     };
-    let best = OPTIONS.iter().max_by(|a, b| likeness(a.name).total_cmp(&likeness(b.name)));
-    best.map_or("", |o| o.name)
+    known.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
 }
 
 #[cfg(test)]
@@ -283,13 +331,52 @@ mod tests {
         assert!(text.contains("SEMEL_PARALLELISM_DEFAULT"), "{text}");
     }
 
+    fn environment(settings: &mut Settings, variables: &[(&str, &str)]) -> Vec<String> {
+        settings.set_from_environment(variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))).unwrap()
+    }
+
     #[test]
-    fn environment_variables_that_are_no_options_are_named_and_parameters_are_kept() {
+    fn environment_variables_that_are_no_options_are_named_with_the_nearest_and_parameters_are_kept() {
         let mut settings = Settings::default();
-        let variables = [("SEMEL_PARALELISM", "1"), ("SEMEL_PARAM_GROUP_ID", "g"), ("SEMEL_FAILPOINT", "x:1"), ("HOME", "/")];
-        let unknown = settings.set_from_environment(variables.map(|(k, v)| (k.to_owned(), v.to_owned()))).unwrap();
-        assert_eq!(unknown, ["SEMEL_PARALELISM"]);
+        let wrong = [("SEMEL_PARALELISM", "SEMEL_PARALLELISM_DEFAULT"), ("SEMEL_CLUSTER_SECRETS", "SEMEL_CLUSTER_SECRET")];
+        let wrong = [&wrong[..], &[("SEMEL_METRICS_PRT", "SEMEL_METRICS_PORT"), ("SEMEL_FAILPOINTS", "SEMEL_FAILPOINT")]].concat();
+        let warnings = environment(&mut settings, &wrong.iter().map(|(name, _)| (*name, "1")).collect::<Vec<_>>());
+        assert_eq!(warnings.len(), wrong.len(), "{warnings:?}");
+        for ((name, meant), warning) in wrong.iter().zip(warnings) {
+            assert!(warning.contains(&format!("variable {name} ")) && warning.ends_with(&format!("did you mean {meant}?")), "{warning}");
+        }
+        let known = [("SEMEL_PARAM_GROUP_ID", "g"), ("SEMEL_FAILPOINT", "x:1"), ("SEMEL_FAILPOINT_PROCESS", "0"), ("HOME", "/")];
+        assert_eq!(environment(&mut settings, &known), [""; 0]);
+        let tools = ["SEMEL_CACHE", "SEMEL_TARGET_DIR", "SEMEL_SEED", "SEMEL_TEST_SCALE", "SEMEL_TEST_NO_BUILD"].map(|name| (name, "1"));
+        assert_eq!(environment(&mut settings, &tools), [""; 0]);
         assert_eq!(settings.parameter("group-id"), Some("g"));
+    }
+
+    #[test]
+    fn a_parameter_that_nobody_asks_for_is_a_mistake() {
+        let mut settings = Settings::default();
+        settings.set_parameter("nmae", "x");
+        assert!(settings.check_parameters().unwrap_err().to_string().contains("no parameter \"nmae\" (--param); it has none"));
+        // The program has a clone.
+        let program = settings.clone();
+        assert_eq!((program.parameter("name"), program.parameter("rows")), (None, None));
+        assert!(settings.misspelled_parameter().unwrap().contains("\"nmae\" is given where \"name\" is asked for"));
+        settings.set_parameter("checkpoints", "not yet asked for, and like nothing");
+        settings.set_parameter("name", "x");
+        assert_eq!(settings.misspelled_parameter(), None);
+        program.parameter("checkpoints");
+        let text = settings.check_parameters().unwrap_err().to_string();
+        assert!(text.contains("did you mean \"name\"? It has: checkpoints, name, rows"), "{text}");
+        program.parameter("nmae");
+        assert_eq!(settings.check_parameters().unwrap(), [""; 0]);
+        // An environment may be that of several programs; the command line wins over it.
+        environment(&mut settings, &[("SEMEL_PARAM_ROSW", "1"), ("SEMEL_PARAM_NMAE", "y")]);
+        let warnings = settings.check_parameters().unwrap();
+        assert!(
+            warnings.len() == 1 && warnings[0].contains("SEMEL_PARAM_ROSW") && warnings[0].ends_with("SEMEL_PARAM_ROWS?"),
+            "{warnings:?}"
+        );
+        assert_eq!(settings.parameter("nmae"), Some("x"));
     }
 
     #[test]

@@ -24,6 +24,7 @@ fn wrong_options_are_refused_before_anything_starts() {
     refused(&["--set", "heartbeat.interval=20s"], &["heartbeat.interval", "heartbeat.timeout"]);
     refused(&["--from", "7"], &["--from", "not retained"]);
     refused(&["--param", "rows=many"], &["building the job"]);
+    refused(&["--param", "sink-uidd=x"], &["no parameter \"sink-uidd\"", "did you mean \"sink-uid\"?", "fail, fail-once, out, "]);
     assert!(
         !place.path("checkpoints/journal").exists() || std::fs::read_dir(place.path("checkpoints/journal")).unwrap().next().is_none(),
         "no trace in the journal"
@@ -48,9 +49,8 @@ fn a_start_that_nobody_answers_may_be_tried_again() {
     for example in ["orders_to_kafka", "windows_to_kafka"] {
         // Nobody listens at port 1, and all else is right.
         for (command, line) in [("run", "ERROR"), ("check", "ERROR")] {
-            let output = place.example(example, &[command, "--param", "brokers=127.0.0.1:1"]).output().unwrap();
-            let text = format!("{}{}", String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-            assert_eq!(output.status.code(), Some(75), "{text}");
+            let (code, text) = output(place.example(example, &[command, "--param", "brokers=127.0.0.1:1"]));
+            assert_eq!(code, 75, "{text}");
             assert!(text.contains(line) && text.contains("cannot connect to Kafka at 127.0.0.1:1"), "{text}");
         }
     }
@@ -59,11 +59,13 @@ fn a_start_that_nobody_answers_may_be_tried_again() {
 #[test]
 fn a_sink_whose_transactions_are_pending_cannot_be_left_out() {
     let place = Place::new();
-    // Ends after the entry of checkpoint 2 is durable and before its transactions are committed.
-    let mut command = place.command(&["run", "-p", "2", "--param", "rows=0", "--set", "restart-strategy.type=none"]);
-    command.env("SEMEL_FAILPOINT", "after_journal:2");
-    let (code, log) = common::Running::new(command).end();
-    assert!(code == 75 && log.contains("failpoint after_journal"), "{log}");
+    // Stands still after the entry of checkpoint 2 is durable and before its transactions are committed. Everything dies there.
+    let mut command = place.command(&["run", "-p", "2", "--param", "rows=0"]);
+    command.env("SEMEL_FAILPOINT", "after_journal:2:stop");
+    let mut job = common::Running::new(command);
+    job.wait_for("failpoint after_journal");
+    job.signal(Signal::KILL);
+    job.wait();
     let (code, out, _) = place.ask(&["transactions", "list"]);
     assert!(code == 0 && !out.starts_with("0 transactions"), "{out}");
     let (code, _, log) = place.ask(&["run", "--param", "sink-uid=other"]);
@@ -124,6 +126,59 @@ fn checkpoints_are_listed_and_inspected() {
     assert_eq!((code, entry["sources"]["numbers"][0]["position"].as_i64()), (0, Some(2000)), "{out}");
     let (code, _, log) = place.ask(&["checkpoints", "inspect", "999"]);
     assert!(code == 78 && log.contains("there is no checkpoint 999"), "{log}");
+    // Nobody needs the program's parameters for that, here `out`.
+    let bare = |arguments: &[&str]| output(place.example("tiny_job", arguments));
+    let (code, listed) = bare(&["checkpoints", "list"]);
+    assert!(code == 0 && listed.contains("generation 1 started from the beginning"), "{listed}");
+    assert_eq!(bare(&["checkpoints", "inspect", &last.to_string()]), (0, out));
+    // Without the folder, only the program could know it; and `run` needs what it has always needed.
+    let mut nowhere = place.example("tiny_job", &[]);
+    nowhere = std::process::Command::new(nowhere.get_program());
+    nowhere.args(["checkpoints", "list"]);
+    let (code, text) = output(nowhere);
+    assert!(code == 78 && text.contains("--param out=FOLDER is needed") && text.contains("--checkpoint-dir"), "{text}");
+    let (code, text) = bare(&["run", "--param", "otu=x"]);
+    assert!(
+        code == 78 && text.contains("--param out=FOLDER is needed") && text.contains("\"otu\" is given where \"out\" is asked for"),
+        "{text}"
+    );
+}
+
+#[test]
+fn unknown_variables_of_the_environment_are_warned_of_with_the_nearest() {
+    let place = Place::new();
+    let mut command = place.command(&["check"]);
+    command.envs([("SEMEL_PARALELISM_DEFAULT", "2"), ("SEMEL_PARAM_ROSW", "1"), ("SEMEL_TEST_SCALE", "short"), ("SEMEL_CACHE", "/tmp")]);
+    let (code, text) = output(command);
+    assert_eq!(code, 0, "{text}");
+    let warnings: Vec<&str> = text.lines().filter(|line| line.contains("environment variable")).collect();
+    assert!(warnings.len() == 2 && warnings.iter().all(|line| line.contains(" WARN ")), "{text}");
+    assert!(text.contains("did you mean SEMEL_PARALLELISM_DEFAULT?") && text.contains("did you mean SEMEL_PARAM_ROWS?"), "{text}");
+}
+
+#[test]
+fn a_panic_in_a_closure_names_operator_row_and_message() {
+    let place = Place::new();
+    let out = format!("out={}", place.path("out").display());
+    let arguments = ["run", "-p", "1", "--param", &out, "--param", "unknown=77", "--set", "restart-strategy.type=none"];
+    let (code, text) = output(place.example("closures", &arguments));
+    assert_eq!(code, 75, "{text}");
+    let supervisor = text.lines().find(|line| line.starts_with("sv ") && line.contains("ERROR")).unwrap();
+    // Of four splits the second: orders 1, 5, ... 77.
+    for wanted in ["operator priced (map(", "checkpoint 1: row 20 of a batch of ", "closures.rs:", ": nobody knows the price of order 77"] {
+        assert!(supervisor.contains(wanted), "{wanted:?}: {text}");
+    }
+    assert!(
+        std::fs::read_dir(place.path("out")).unwrap().all(|f| f.unwrap().file_name().to_string_lossy().starts_with(['.', '_'])),
+        "{text}"
+    );
+}
+
+/// Exit code and everything that it has written.
+fn output(mut command: std::process::Command) -> (i32, String) {
+    let output = command.output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8(text).unwrap())
 }
 
 fn get(address: &str, path: &str) -> String {
@@ -135,12 +190,53 @@ fn get(address: &str, path: &str) -> String {
     answer
 }
 
+fn page_of(job: &mut common::Running) -> String {
+    let line = job.wait_for("metrics at http://");
+    line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned()
+}
+
+#[test]
+fn checkpoints_are_counted_before_there_is_one() {
+    let place = Place::new();
+    let mut job = place.run(&["-p", "1", "--param", "rows=0", "--set", "execution.checkpointing.interval=1h"]);
+    let address = page_of(&mut job);
+    job.wait_for("is running");
+    let index = get(&address, "/");
+    assert!(index.contains("200 OK") && index.contains("<h1>tiny</h1>") && index.contains("running"), "{index}");
+    assert!(index.contains("href=\"metrics\"") && index.contains("href=\"health\""), "{index}");
+    let wanted = [
+        "numberOfCompletedCheckpoints{worker=\"0\"} 0",
+        "numberOfFailedCheckpoints{worker=\"0\"} 0",
+        "lastCheckpointDuration{worker=\"0\"} -1",
+    ];
+    let end = std::time::Instant::now() + common::LONG;
+    loop {
+        let page = get(&address, "/metrics");
+        if wanted.iter().all(|wanted| page.lines().any(|line| line == *wanted)) {
+            break;
+        }
+        assert!(std::time::Instant::now() < end, "{page}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    job.signal(Signal::TERM);
+    assert_eq!(job.end().0, 0);
+    // Started again, it knows the newest one.
+    let mut job = place.run(&["-p", "1", "--param", "rows=0", "--set", "execution.checkpointing.interval=1h"]);
+    let address = page_of(&mut job);
+    let end = std::time::Instant::now() + common::LONG;
+    while !get(&address, "/metrics").contains("lastCompletedCheckpointId{worker=\"0\"} 1\n") {
+        assert!(std::time::Instant::now() < end, "{}", get(&address, "/metrics"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    job.signal(Signal::TERM);
+    assert_eq!(job.end().0, 0);
+}
+
 #[test]
 fn one_page_shows_the_metrics_of_all_processes() {
     let place = Place::new();
     let mut job = place.run(&["-p", "2", "--processes", "2", "--param", "rows=0"]);
-    let line = job.wait_for("metrics at http://");
-    let address = line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+    let address = page_of(&mut job);
     job.wait_for("is running");
     assert!(get(&address, "/health").contains("200 OK"));
     let end = std::time::Instant::now() + common::LONG;

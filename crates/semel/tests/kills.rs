@@ -116,9 +116,10 @@ fn storm(what: What, seed: &str, kills: u32, brokers: u64) {
     }
     let written = load.stop().unwrap();
     storm.running.kill_tree().unwrap();
-    storm.job.finish();
+    let ended = storm.job.finish();
     let Kills { workers, supervisors, brokers } = storm.kills;
     assert_input(&kafka, &orders, written);
+    println!("the run that finishes it:\n{ended}");
     storm.job.assert_exact(&kafka, written);
     println!(
         "{what:?}: killed {workers} workers, {supervisors} supervisors, {brokers} brokers while {written} orders came: every result once, no transaction open ({:.0} s)",

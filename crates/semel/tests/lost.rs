@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used)]
 mod line;
 
-use line::{Job, LONG, What, input, wait_frozen, wait_until};
-use semel_testkit::{Kafka, KafkaOptions, Running, faults};
-use std::sync::OnceLock;
+use line::{Job, LONG, What, assert_input, input, rows, topic, wait_frozen, wait_until};
+use semel_testkit::{Kafka, KafkaOptions, Load, Running, faults};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 const ROWS: u64 = 12_000;
 
@@ -37,12 +38,21 @@ fn assert_reported(job: &mut Job, kafka: &Kafka, running: &mut Running, ids: &[S
     // Nor does another start hide it.
     job.env.clear();
     let mut again = job.start();
-    assert_eq!(again.wait(LONG).unwrap().code(), Some(code), "{}", again.stderr());
-    let id = said(&again.stderr());
+    let status = again.wait(LONG).unwrap();
+    let second = again.stderr();
+    assert_eq!(status.code(), Some(code), "{second}");
+    let id = said(&second);
     if code == 79 {
-        assert_says_what_is_lost(&again.stderr(), &id);
+        assert_says_what_is_lost(&second, &id);
     }
-    assert_eq!(job.committed(kafka), before, "nothing of it appears");
+    // A checkpoint that was completed on waking is whole, and committed by the next start; nothing else appears.
+    let whole: u64 = [log, second].iter().flat_map(|log| log.lines()).filter(|line| line.contains("committed at recovery")).map(rows_told).sum();
+    assert_eq!(job.committed(kafka), before + whole, "nothing of what is lost appears");
+}
+
+/// The rows of all transactions that a line of the log names.
+fn rows_told(line: &str) -> u64 {
+    line.match_indices(" rows in ").map(|(at, _)| line[..at].rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
 /// The job frozen between pre-commit and commit, and its open transactions.
@@ -100,6 +110,86 @@ fn an_abort_while_nothing_runs_is_reported_at_the_next_start() {
     wait_until("the broker aborts them", LONG, || job.open(kafka).is_empty());
     let mut again = job.start();
     assert_reported(&mut job, kafka, &mut again, &ids, 79, "rows are lost");
+
+    // Whoever accepts the loss goes on without those rows, and with every other one.
+    let mut job = job.set("semel.state-recovery.accept-losses", true);
+    let log = job.finish();
+    assert!(log.contains("goes on without them"), "{log}");
+    let line = log.lines().find(|line| line.contains("goes on without them")).unwrap();
+    let told = rows_told(line);
+    let verdict = job.verdict(kafka, ROWS);
+    assert!(told > 0, "{line}");
+    assert_eq!((verdict.lost, verdict.doubled, verdict.wrong, verdict.unexpected), (told, 0, 0, 0), "{verdict}\n{line}");
+    let mut job = job.set("semel.state-recovery.accept-losses", false);
+    job.finish();
+    assert!(job.open(kafka).is_empty());
+}
+
+/// A transaction that is open now may be in the journal a moment later: the command takes the job over before it aborts one.
+#[test]
+fn an_abort_by_hand_stops_a_running_job_and_loses_nothing() {
+    let kafka = Arc::new(Kafka::start_with(KafkaOptions::default()).unwrap());
+    let orders = topic(&kafka, "orders");
+    let load = Load::start(&kafka, &orders, 2000, rows(10_000_000));
+    let mut job = Job::kafka(What::Filter, &kafka, &orders).layout(2, 1);
+    for round in 0..4 {
+        let mut running = job.start();
+        job.wait_committed(&kafka, job.committed(&kafka));
+        let mut id = None;
+        wait_until("a transaction is open", LONG, || {
+            id = job.open(&kafka).into_iter().find(|t| t.state == "Ongoing").map(|t| t.transactional_id);
+            id.is_some()
+        });
+        let mut abort = job.command("transactions").args(["abort", "--sink", "out", &id.unwrap()]).start().unwrap();
+        let code = abort.wait(LONG).unwrap().code();
+        println!("round {round}: {code:?} {}{}", abort.stdout(), abort.stderr());
+        if abort.stderr().contains("whose rows would be lost") && running.try_wait().unwrap().is_none() {
+            // Seen in the journal before anything was taken over.
+            running.kill_tree().unwrap();
+            continue;
+        }
+        let ended = running.wait(LONG).unwrap().code();
+        assert_eq!(ended, Some(76), "{}", running.stderr());
+    }
+    let written = load.stop().unwrap();
+    job.finish();
+    assert_input(&kafka, &orders, written);
+    job.assert_exact(&kafka, written);
+}
+
+/// Whoever gives up leaves no reader waiting for `transaction.timeout.ms`.
+#[test]
+fn a_job_that_fails_for_good_leaves_no_transaction_open() {
+    let kafka = Kafka::shared().unwrap();
+    let orders = input(kafka, ROWS / 2);
+    let mut more = rows(ROWS).skip(ROWS as usize / 2).peekable();
+    let mut job = Job::kafka(What::Filter, kafka, &orders).layout(2, 1).slowly();
+    let out = job.out.clone().unwrap();
+    let limit = |bytes: &str| {
+        let request = serde_json::json!({ "topic": out, "topic_config": { "max.message.bytes": bytes } });
+        kafka.tool("alter-topic", request, LONG).unwrap();
+    };
+    let mut running = job.start();
+    job.wait_committed(kafka, 500);
+    limit("100");
+    // Something to write, from when the limit holds at the latest.
+    while more.peek().is_some() && running.try_wait().unwrap().is_none() {
+        kafka.write(&orders, more.by_ref().take(400)).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let code = running.wait(LONG).unwrap().code();
+    assert_eq!(code, Some(78), "{}", running.stderr());
+    assert!(running.stderr().contains("after the last failure"), "{}", running.stderr());
+    // A decided abort is carried out within moments; left alone, a transaction stays for 15 minutes.
+    let soon = Duration::from_secs(15);
+    wait_until("every transaction has ended", soon, || job.open(kafka).is_empty());
+    kafka.wait_stable(&out, soon).unwrap();
+    limit("1048588");
+    while more.peek().is_some() {
+        kafka.write(&orders, more.by_ref().take(400)).unwrap();
+    }
+    job.finish();
+    job.assert_exact(kafka, ROWS);
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn a_bounded_job_finishes_with_every_row_once() {
 }
 
 #[test]
-fn killed_workers_are_replaced_fast() {
+fn killed_workers_are_replaced_without_waiting_for_heartbeats() {
     let place = Place::new();
     let mut job = place.run(&["-p", "2", "--param", "rows=0", "--set", "execution.checkpointing.interval=50ms"]);
     job.wait_for("is running");
@@ -37,8 +37,8 @@ fn killed_workers_are_replaced_fast() {
         let running = killed.elapsed();
         let committed = place.wait_committed(|f| f.0 == generation + 1) - killed;
         println!("generation {generation} killed: the next one runs after {running:?}, first new committed row after {committed:?}");
-        // The pauses of the default strategy grow: 100 ms, 150 ms, 225 ms, 338 ms.
-        assert!(running < Duration::from_secs(1), "{running:?}");
+        // The pauses of the default strategy grow: 100 ms, 150 ms, 225 ms, 338 ms. Silence would be noticed after 10 s.
+        assert!(running < Duration::from_secs(5), "{running:?}");
     }
     job.signal(Signal::TERM);
     let (code, log) = job.end();
@@ -126,6 +126,9 @@ fn two_processes_finish_although_either_is_killed() {
     let (code, log) = job.end();
     assert_eq!(code, 0, "{log}");
     assert!(log.contains("killed (signal 9)"), "the cause is named:\n{log}");
+    let lost = log.lines().filter(|line| line.contains("lost the link to a peer worker process"));
+    assert!(lost.clone().all(|line| line.contains(" WARN ")) && !log.contains("panicked") && !log.contains("ERROR"), "{log}");
+    println!("{} lines say that a peer is gone", lost.count());
     assert_eq!(place.exact_rows(4), [20000; 4]);
     let subtasks: std::collections::BTreeSet<u64> = place.committed().iter().map(|f| f.2).collect();
     assert_eq!(subtasks.len(), 4, "every subtask of both processes has written");
@@ -190,6 +193,19 @@ fn of_two_supervisors_one_runs_and_the_other_names_it() {
 }
 
 #[test]
+fn a_worker_that_is_fenced_says_so_once() {
+    let place = Place::new();
+    let mut old = place.run(&["-p", "1", "--param", "rows=0"]);
+    old.wait_for("is running");
+    // Another supervisor's claim and nothing else: the worker meets it in the journal.
+    let (code, _, log) = place.ask(&["transactions", "commit"]);
+    assert_eq!(code, 0, "{log}");
+    let (code, log) = old.end();
+    assert_eq!(code, 76, "{log}");
+    assert!(log.contains("fenced: ") && !log.contains("fenced: fenced: ") && log.matches("fenced").count() <= 3, "{log}");
+}
+
+#[test]
 fn a_supervisor_that_was_replaced_stops_and_does_not_take_the_job_back() {
     let place = Place::new();
     let options = ["-p", "2", "--param", "rows=0"];
@@ -228,12 +244,7 @@ fn workers_that_die_while_their_generation_is_claimed_do_not_end_the_job() {
         std::thread::sleep(Duration::from_millis(pause));
     }
     println!("{killed} worker processes killed");
-    let before = place.committed().len();
-    let end = Instant::now() + common::LONG;
-    while place.committed().len() <= before {
-        assert!(Instant::now() < end && job.child.try_wait().unwrap().is_none(), "{}", job.wait().1);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    place.wait_more(&mut job, 1);
     job.signal(Signal::TERM);
     let (code, log) = job.end();
     assert_eq!(code, 0, "{log}");
@@ -246,12 +257,7 @@ fn the_same_state_goes_on_with_another_parallelism_and_process_count() {
     for (parallelism, processes) in [("2", "1"), ("4", "2"), ("3", "1"), ("1", "1")] {
         let mut job = place.run(&["-p", parallelism, "--processes", processes, "--param", "rows=0"]);
         job.wait_for("is running");
-        let before = place.committed().len();
-        let end = Instant::now() + common::LONG;
-        while place.committed().len() < before + 5 {
-            assert!(Instant::now() < end);
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        place.wait_more(&mut job, 5);
         job.signal(Signal::TERM);
         let (code, log) = job.end();
         assert_eq!(code, 0, "{log}");
@@ -280,6 +286,13 @@ fn a_failure_restarts_under_the_strategy_until_it_gives_up() {
     assert_eq!(code, 75, "{log}");
     assert_eq!(log.matches("is running").count(), 3, "{log}");
     assert!(log.contains("asked to fail at position 1000") && log.contains("fixed-delay.attempts = 2"), "{log}");
+    // A panic in a connector says whose it was, and what it said.
+    let panics = [&options[..4], &["--param", "panic=1000"], &["--set", "restart-strategy.type=none"]].concat();
+    let (code, log) = place.run(&panics).end();
+    let told = log.lines().any(|line| {
+        line.starts_with("sv ") && line.contains(": source numbers subtask ") && line.contains("asked to panic at position 1000")
+    });
+    assert!(code == 75 && told, "{log}");
     // A failure that goes away.
     let once = format!("fail-once={}", place.path("once").display());
     let (code, log) = place.run(&["-p", "2", "--param", "rows=5000", "--param", "fail=1000", "--param", &once]).end();

@@ -37,7 +37,8 @@ mod random;
 pub use error::Error;
 pub use expect::{Verdict, compare};
 pub use kafka::{
-    Kafka, KafkaOptions, Load, PASSWORD, PartitionInfo, PartitionOffsets, Record, Security, Tls, TransactionInfo, USER, WriteRow,
+    Kafka, KafkaOptions, Load, OpenProducer, PASSWORD, PartitionInfo, PartitionOffsets, Record, Security, Tls, TransactionInfo, USER,
+    WriteRow,
 };
 pub use netns::Netns;
 pub use ports::{PortLease, reserve_port};

@@ -41,10 +41,9 @@ fn a_killed_leader_is_replaced_and_acknowledged_rows_stay() {
     // Clients are told the proxies' addresses, so a stall of all of them is seen by clients and not by the kit.
     let client = |limit| kafka.read_as(&topic, &[("default.api.timeout.ms".into(), "2000".into())], limit);
     assert_eq!(client(Duration::from_secs(30)).unwrap().len(), usize::try_from(n).unwrap());
-    for id in 1..=3 {
-        assert!(kafka.proxy(id).unwrap().passed().1 > 0, "broker {id} was not reached through its proxy");
-        kafka.proxy(id).unwrap().stall();
-    }
+    // Not each of them: one that was started again leads nothing for a while.
+    assert!((1..=3).any(|id| kafka.proxy(id).unwrap().passed().1 > 0), "no broker was reached through its proxy");
+    (1..=3).for_each(|id| kafka.proxy(id).unwrap().stall());
     assert!(client(Duration::from_secs(3)).is_err());
     assert_eq!(kafka.count_committed(&topic).unwrap(), n);
     (1..=3).for_each(|id| kafka.proxy(id).unwrap().cut(Cut::Reset));

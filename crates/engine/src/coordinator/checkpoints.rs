@@ -62,6 +62,13 @@ impl Checkpoints {
         room && (urgent || (now >= self.last_barrier + self.config.interval && !paused))
     }
 
+    /// Whether a job that is to end with checkpoint `last` needs the barrier that ends `current`. One behind `last` is needed only where
+    /// `last` has failed, since its transactions travel with the next one: any other would be in the journal, and not committed, when
+    /// the job ends.
+    pub fn needed_to_end(&self, current: CheckpointId, last: CheckpointId) -> bool {
+        current <= last || self.under_way.values().all(|p| p.phase == Phase::Expired)
+    }
+
     /// When `due` should be asked again at the latest, if nothing else happens.
     pub fn next_due(&self) -> Instant {
         let interval = self.last_barrier + self.config.interval;
@@ -190,6 +197,29 @@ mod tests {
         let durations = c.committed_up_to(N, at(2800)).unwrap();
         assert_eq!((durations.complete.as_millis(), durations.committed.as_millis()), (1700, 1800));
         assert_eq!(c.committed(), N);
+    }
+
+    #[test]
+    fn nothing_follows_the_last_checkpoint_unless_it_has_failed() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut c = Checkpoints::new(config(), CheckpointId(6), start);
+        assert!(c.needed_to_end(N, N), "the last one itself");
+        c.injected(N, at(0), 0);
+        assert!(!c.needed_to_end(M, N));
+        assert!(c.parts_are_in(N, false, at(10)));
+        c.durable(N, at(20));
+        assert!(!c.needed_to_end(M, N), "its commits still run");
+
+        let mut c = Checkpoints::new(config(), CheckpointId(6), start);
+        c.injected(N, at(0), 0);
+        assert!(!c.parts_are_in(N, true, at(10)));
+        assert!(c.needed_to_end(M, N), "it was declined");
+
+        let mut c = Checkpoints::new(config(), CheckpointId(6), start);
+        c.injected(N, at(0), 0);
+        c.expire(at(5000));
+        assert!(c.needed_to_end(M, N), "its time is over");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! The commits of checkpoint *n* are done when their reports have passed *n*: no counting. Ends the checkpoint.
-use super::Shared;
+use super::{Shared, checkpoint_metrics};
 use crate::failure::{Failure, fail};
 use crate::job::JobContext;
 use crate::operators::sink_committer::CommitReport;
@@ -31,8 +31,7 @@ pub fn collector<'s>(scope: Scope<'s, Time>, reports: StreamVec<'s, Time, Commit
                 crate::failpoint::passing("after_all_commits");
                 let mut c = shared.borrow_mut();
                 if let Some(d) = c.checkpoints.committed_up_to(waited_for, Instant::now()) {
-                    metrics::gauge!("lastCheckpointDuration").set(d.complete.as_millis() as f64);
-                    metrics::histogram!("checkpointCommitDuration").record(d.committed.as_secs_f64());
+                    checkpoint_metrics::committed(d.complete, d.committed);
                     debug!(checkpoint = %waited_for, complete_ms = d.complete.as_secs_f64() * 1e3, committed_ms = d.committed.as_secs_f64() * 1e3, "committed");
                 }
                 waited_for = next(waited_for);

@@ -1,7 +1,7 @@
 //! All parts of checkpoint *n* are durable when the acks have passed *n*: no counting, no membership list. Writes its journal
 //! entry, and only when that is durable lets its transactions be committed.
 use super::upkeep::Upkeep;
-use super::{Shared, unix_ms};
+use super::{Shared, checkpoint_metrics, unix_ms};
 use crate::ack::{Ack, AckPart, vec_output};
 use crate::failure::{Failure, fail};
 use crate::job::JobContext;
@@ -54,8 +54,9 @@ pub fn completer<'s>(
     let (mut output, stream) = vec_output(&mut b);
     let activator = scope.worker().sync_activator_for(b.operator_info().address.to_vec());
     let journal = here.then(|| {
+        checkpoint_metrics::begin(job.assignment.restored.as_ref());
         let appender = job.assignment.appender.clone().attach(job.store.clone());
-        Mailbox::spawn(&job.runtime, activator, move |entries, answers| append(appender, entries, answers))
+        Mailbox::spawn(&job.runtime, "the journal".into(), activator, move |entries, answers| append(appender, entries, answers))
     });
     b.build_reschedule(move |mut capabilities| {
         let mut capability = capabilities.pop().filter(|_| here); // For the first checkpoint without a durable entry.
@@ -84,7 +85,7 @@ pub fn completer<'s>(
                 });
                 if let Some(why) = &declined {
                     warn!(checkpoint = %waited_for, why, "checkpoint declined");
-                    metrics::counter!("numberOfFailedCheckpoints").increment(1);
+                    checkpoint_metrics::failed();
                 }
                 let triggered_at_ms = c.checkpoints.triggered_at_ms(waited_for).unwrap_or_default();
                 if c.checkpoints.parts_are_in(waited_for, declined.is_some(), Instant::now()) {
@@ -226,9 +227,10 @@ impl History {
             match ack.part {
                 AckPart::Source { splits } => entry.sources.entry(ack.operator).or_default().extend(splits),
                 AckPart::Sink(committable) => entry.committables.extend(committable),
-                AckPart::State { files, watermark, .. } => {
+                AckPart::State { files, watermark, live_from, .. } => {
                     let operator = entry.operators.entry(ack.operator).or_default();
                     operator.watermark = Some(watermark).filter(|w| *w != NONE);
+                    operator.live_from = live_from;
                     operator.parts.push(Part { subtask: ack.subtask, files });
                 }
                 AckPart::Declined(_) => {} // There is none, or there would be no entry.
@@ -289,12 +291,7 @@ fn commits(durable: &DurableCheckpoint, peers: u64) -> Vec<Commit> {
 }
 
 fn note(entry: &CheckpointEntry) {
-    metrics::counter!("numberOfCompletedCheckpoints").increment(1);
-    metrics::gauge!("lastCompletedCheckpointId").set(entry.id.0 as f64);
-    metrics::gauge!("lastCheckpointSize").set(entry.new_bytes as f64);
-    metrics::gauge!("lastCheckpointFullSize").set(entry.state_bytes as f64);
-    metrics::gauge!("lastCheckpointCompletedTimestamp").set(entry.completed_at_ms as f64);
-    metrics::gauge!("pendingCommittables").set(entry.committables.len() as f64);
+    checkpoint_metrics::completed(entry);
     info!(
         checkpoint = %entry.id,
         state_bytes = entry.state_bytes,

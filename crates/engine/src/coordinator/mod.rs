@@ -6,6 +6,7 @@
 //! * [`collector`]: all its transactions are committed: ends it.
 //!
 //! The graph stays acyclic: what the ticker must know comes to it through the `Coordinator`, and `wake` schedules it.
+mod checkpoint_metrics;
 pub mod checkpoints;
 pub mod collector;
 pub mod completer;

@@ -3,7 +3,7 @@
 //! The grant is the frontier of the control stream, not a message: granting `(n + 1, 0)` is injecting barrier *n* at every
 //! source at once. Messages carry only changes of the cap.
 use super::pace::Pace;
-use super::{Coordinator, Shared, unix_ms};
+use super::{Coordinator, Shared, checkpoint_metrics, unix_ms};
 use crate::ack::vec_output;
 use crate::failure::{Failure, fail};
 use crate::job::JobContext;
@@ -72,7 +72,8 @@ pub fn ticker<'s>(scope: Scope<'s, Time>, shared: Shared, job: Arc<JobContext>) 
             if pace.due(now) && !lagging {
                 let first = pace.granted() == 0;
                 let urgent = last.is_some() || pace.out_of_ticks();
-                let barrier = first || c.checkpoints.due(now, urgent);
+                let needed = last.is_none_or(|last| c.checkpoints.needed_to_end(current, last));
+                let barrier = first || (needed && c.checkpoints.due(now, urgent));
                 let checkpoint = barrier.then(|| if first { job.first_checkpoint() } else { next(current) });
                 held.downgrade(&pace.grant(checkpoint, now));
                 if barrier && !first {
@@ -106,7 +107,7 @@ fn config_timer(job: &JobContext) -> std::time::Duration {
 fn watch_checkpoints(c: &mut Coordinator, now: Instant) {
     for checkpoint in c.checkpoints.expire(now) {
         warn!(%checkpoint, "checkpoint timed out (execution.checkpointing.timeout)");
-        metrics::counter!("numberOfFailedCheckpoints").increment(1);
+        checkpoint_metrics::failed();
     }
     if let Some(n) = c.checkpoints.too_many_failed() {
         fail(Failure::Retryable(format!(

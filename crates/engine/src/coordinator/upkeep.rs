@@ -1,13 +1,13 @@
 //! What process 0 does beside the dataflow: collects what no checkpoint refers to any more, tells sources of completed
 //! checkpoints, and sweeps for transactions of lower generations.
-use crate::erased::SharedSource;
+use crate::erased::{SharedSink, SharedSource};
 use crate::failure::{Failure, fail};
 use crate::graph::Graph;
 use crate::job::JobContext;
 use crate::sink::ConnectorError;
 use semel_checkpoint::{DurableCheckpoint, OperatorUid, collect};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
@@ -28,7 +28,8 @@ pub struct Upkeep {
 pub struct Ended(Receiver<()>);
 
 impl Ended {
-    /// Waits until the job's last checkpoint has been told and what is older collected, for 10 s at most.
+    /// Waits until the job's last checkpoint has been told, what is older collected and what lower generations left open ended, for
+    /// 10 s at most.
     pub fn wait(self) {
         if let Err(RecvTimeoutError::Timeout) = self.0.recv_timeout(LAST_ROUND) {
             warn!("what follows the last checkpoint was not done within {LAST_ROUND:?}; the next start of this job does it");
@@ -41,29 +42,31 @@ impl Upkeep {
     pub fn start(graph: Arc<Graph>, job: Arc<JobContext>) -> (Upkeep, Ended) {
         let (completed, checkpoints) = unbounded_channel();
         let (alive, ended) = channel();
-        let sources = graph.sources().map(|(uid, source)| (uid.clone(), source.clone())).collect();
-        job.runtime.spawn(after_checkpoints(sources, job.clone(), checkpoints, alive));
-        for (uid, sink, _) in graph.sinks() {
-            let (uid, sink, job) = (uid.clone(), sink.clone(), job.clone());
-            let runtime = job.runtime.clone();
-            runtime.spawn(async move {
+        let sources: Vec<_> = graph.sources().map(|(uid, source)| (uid.clone(), source.clone())).collect();
+        sources.iter().for_each(|(uid, _)| commits_failed(uid).increment(0));
+        let sinks: Vec<(OperatorUid, SharedSink)> = graph.sinks().map(|(uid, sink, _)| (uid.clone(), sink.clone())).collect();
+        for (uid, sink) in sinks.clone() {
+            let job = job.clone();
+            job.runtime.clone().spawn(async move {
                 let mut clock = interval(job.config().sweep_interval);
                 clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 clock.tick().await; // Recovery has just swept.
                 loop {
                     clock.tick().await;
-                    match sink.sweep(job.identity(), &uid).await {
-                        Ok(swept) if !swept.aborted.is_empty() => {
-                            info!(sink = %uid, transactions = ?swept.aborted, "ended transactions of lower generations")
-                        }
-                        Ok(_) => {}
-                        Err(ConnectorError::Fenced(why)) => fail(Failure::Fenced(format!("sink {uid}: {why}"))),
-                        // It is done again: a broker that is away for a moment is no reason to restart.
-                        Err(e) => warn!(sink = %uid, error = %e, "sweep failed"),
-                    }
+                    sweep(&job, &uid, &sink).await;
                 }
             });
         }
+        let runtime = job.runtime.clone();
+        runtime.spawn(async move {
+            after_checkpoints(sources, &job, checkpoints).await;
+            // A short job ends before its first sweep is due, and what a dead process had on its way may have reached the target
+            // after the recovery's: readers would wait for the transaction's timeout.
+            for (uid, sink) in &sinks {
+                sweep(&job, uid, sink).await;
+            }
+            drop(alive);
+        });
         (Upkeep { completed }, Ended(ended))
     }
 
@@ -73,11 +76,26 @@ impl Upkeep {
     }
 }
 
+async fn sweep(job: &JobContext, uid: &OperatorUid, sink: &SharedSink) {
+    match sink.sweep(job.identity(), uid).await {
+        Ok(swept) if !swept.aborted.is_empty() => {
+            info!(sink = %uid, transactions = ?swept.aborted, "ended transactions of lower generations")
+        }
+        Ok(_) => {}
+        Err(ConnectorError::Fenced(why)) => fail(Failure::Fenced(format!("sink {uid}: {why}"))),
+        // It is done again: a broker that is away for a moment is no reason to restart.
+        Err(e) => warn!(sink = %uid, error = %e, "sweep failed"),
+    }
+}
+
+fn commits_failed(source: &OperatorUid) -> metrics::Counter {
+    metrics::counter!("commitsFailed", "operator" => source.to_string())
+}
+
 async fn after_checkpoints(
     sources: Vec<(OperatorUid, SharedSource)>,
-    job: Arc<JobContext>,
+    job: &JobContext,
     mut checkpoints: UnboundedReceiver<DurableCheckpoint>,
-    _alive: Sender<()>,
 ) {
     let mut due = Instant::now();
     while let Some(mut checkpoint) = checkpoints.recv().await {
@@ -90,7 +108,7 @@ async fn after_checkpoints(
             let splits = checkpoint.entry.sources.get(uid).map(Vec::as_slice).unwrap_or_default();
             if let Err(e) = source.checkpoint_complete(job.identity(), splits).await {
                 warn!(source = %uid, error = %e, "the source was not told of the checkpoint");
-                metrics::counter!("commitsFailed", "operator" => uid.to_string()).increment(1);
+                commits_failed(uid).increment(1);
             }
         }
         if let Err(e) = collect(job.store.clone(), job.identity()).await {

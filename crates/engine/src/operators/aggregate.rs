@@ -4,9 +4,9 @@ use super::snapshots::{Restored, Snapshots};
 use crate::ack::{Acks, ack_output};
 use crate::batch::{Batch, BatchOutput};
 use crate::exchange::by_key;
-use crate::failure::{Failure, fail};
+use crate::failure::{Failure, at_work};
 use crate::graph::{Builder, Edge, Operator};
-use crate::state::{KeyedState, hash_columns};
+use crate::state::{KeyedState, Namespaces, hash_columns};
 use crate::time::{CLOSED, checkpoint_of, first_of, low};
 use crate::watermark::NONE;
 use arrow::array::RecordBatch;
@@ -68,7 +68,8 @@ impl Operator for KeyedAggregate {
         let mut output = BatchOutput::from(output);
         let (acks, ack_stream) = ack_output(&mut b);
         let activator = scope.worker().sync_activator_for(b.operator_info().address.to_vec());
-        let snapshots = Snapshots::start(builder, activator, uid, &self.keyed, |_| true);
+        let state_schema = self.keyed.state_schema(job.config().max_parallelism, Namespaces::All);
+        let snapshots = Snapshots::start(builder, activator, uid, state_schema, |_| true);
         let (keyed, emit, schema, uid) = (self.keyed.clone(), self.emit, self.output.clone(), uid.clone());
 
         b.build_reschedule(move |capabilities| {
@@ -99,11 +100,11 @@ impl Operator for KeyedAggregate {
                     }
                 });
                 let mut output = output.activate();
-                let failed = |e: Failure| e.within(format_args!("operator {uid}"));
+                let place = format_args!("operator {uid} (aggregate)");
                 let frontier = low(&frontiers[0]);
                 loop {
                     for rows in early.remove(&acks.checkpoint).into_iter().flatten() {
-                        subtask.add(&rows).unwrap_or_else(|e| fail(failed(e)));
+                        at_work(place, || subtask.add(&rows));
                     }
                     let barrier = first_of(crate::time::next(acks.checkpoint));
                     let at_barrier = frontier >= barrier;
@@ -111,7 +112,7 @@ impl Operator for KeyedAggregate {
                     // in a later one of the same checkpoint.
                     if at_barrier || (emit == Emit::EachTick && frontier > *cap.time()) {
                         let mut session = output.session_with_builder(&*cap);
-                        let changed = subtask.changed().unwrap_or_else(|e| fail(failed(e)));
+                        let changed = at_work(place, || subtask.changed());
                         changed.into_iter().for_each(|rows| session.give_container(&mut Batch::from(rows)));
                     }
                     if frontier == CLOSED {
@@ -124,7 +125,7 @@ impl Operator for KeyedAggregate {
                         cap.downgrade(&time);
                         return false;
                     }
-                    snapshots.take(&mut subtask.state, acks.checkpoint, None, NONE).unwrap_or_else(|e| fail(failed(e)));
+                    at_work(place, || snapshots.take(&mut subtask.state, acks.checkpoint, None, NONE));
                     acks.barrier();
                     cap.downgrade(&barrier.max(*cap.time()));
                 }

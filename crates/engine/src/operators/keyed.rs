@@ -1,6 +1,6 @@
 //! What the operators over keyed state have in common: which columns are keys, which are aggregated.
 use crate::failure::Failure;
-use crate::state::{AggregateKind, AggregateSpec, StateSchema};
+use crate::state::{AggregateKind, AggregateSpec, Namespaces, StateSchema};
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 
@@ -69,10 +69,10 @@ impl Keyed {
         Ok(Keyed { keys, specs, inputs, outputs, input })
     }
 
-    /// Of the state that holds its groups.
-    pub fn state_schema(&self, slots: u32) -> StateSchema {
+    /// Of the state that holds its groups. `namespaces`: what they stand for.
+    pub fn state_schema(&self, slots: u32, namespaces: Namespaces) -> StateSchema {
         let key = |i: &usize| (self.input.field(*i).name().clone(), self.input.field(*i).data_type().clone());
-        StateSchema { keys: self.keys.iter().map(key).collect(), aggregates: self.specs.clone(), slots }
+        StateSchema { keys: self.keys.iter().map(key).collect(), aggregates: self.specs.clone(), slots, namespaces }
     }
 
     /// The rows' key columns.

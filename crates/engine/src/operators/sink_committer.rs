@@ -40,7 +40,8 @@ pub fn sink_committer<'s>(
     let (mut output, stream) = vec_output(&mut b);
     let activator = scope.worker().sync_activator_for(b.operator_info().address.to_vec());
     let task = CommitterTask { uid: sink.uid.clone(), subtask: builder.subtask(), job: job.clone() };
-    let committer = Mailbox::spawn(&job.runtime, activator, move |requests, answers| task.run(sink.committer, requests, answers));
+    let place = format!("committer of sink {} subtask {}", sink.uid, builder.subtask());
+    let committer = Mailbox::spawn(&job.runtime, place, activator, move |requests, answers| task.run(sink.committer, requests, answers));
     b.build_reschedule(move |capabilities| {
         drop(capabilities);
         let mut running = VecDeque::new();

@@ -80,9 +80,10 @@ impl Operator for SinkOperator {
         };
         let (to_committer, committer) = oneshot::channel();
         let buffer = Arc::new(Buffer::default());
-        let task = WriterTask { sink: self.sink.clone(), context, job: job.clone(), buffer: buffer.clone() };
-        let writer =
-            Mailbox::<Request, Answer>::spawn(&job.runtime, activator, move |requests, answers| task.run(requests, answers, to_committer));
+        let place = format!("sink {uid} subtask {subtask}");
+        let task = WriterTask { place: place.clone(), sink: self.sink.clone(), context, job: job.clone(), buffer: buffer.clone() };
+        let task = move |requests, answers| task.run(requests, answers, to_committer);
+        let writer = Mailbox::<Request, Answer>::spawn(&job.runtime, place, activator, task);
         let rows_out = metrics::counter!("numRecordsSend", "operator" => uid.to_string(), "subtask" => subtask.to_string());
         let room = job.config().sink_buffer_bytes;
         builder.sinks.push(OpenedSink { uid: uid.clone(), committer });
@@ -173,6 +174,7 @@ fn hand_over(queue: &mut VecDeque<(Option<Capability<Time>>, Request)>, writer: 
 }
 
 struct WriterTask {
+    place: String,
     sink: SharedSink,
     context: SinkContext,
     job: Arc<JobContext>,
@@ -186,8 +188,8 @@ impl WriterTask {
         answers: Answers<Answer>,
         to_committer: oneshot::Sender<Box<dyn DynCommitter>>,
     ) {
-        let place = format!("sink {} subtask {}", self.context.uid, self.context.subtask);
-        let failed = |e: ConnectorError| -> Failure { Failure::from(e).within(&place) };
+        let place = &self.place;
+        let failed = |e: ConnectorError| -> Failure { Failure::from(e).within(place) };
         let (mut writer, committer) = self.sink.open(self.context.clone()).await.unwrap_or_else(|e| fail(failed(e)));
         if to_committer.send(committer).is_err() || !answers.send(Answer::Opened) {
             return;
@@ -219,7 +221,7 @@ impl WriterTask {
                     let committable = self.pre_commit(&mut writer, checkpoint, rows_in_transaction, bytes_in_transaction).await;
                     (rows_in_transaction, bytes_in_transaction) = (0, 0);
                     crate::failpoint::passing("after_pre_commit");
-                    if !answers.send(Answer::PreCommitted(committable.unwrap_or_else(|e| fail(e.within(&place))))) {
+                    if !answers.send(Answer::PreCommitted(committable.unwrap_or_else(|e| fail(e.within(place))))) {
                         return;
                     }
                 }

@@ -1,5 +1,4 @@
 //! The asynchronous side of a stateful subtask: loads its state at the start, and makes its snapshots durable.
-use super::keyed::Keyed;
 use crate::ack::{Ack, AckPart};
 use crate::failure::{Failure, fail};
 use crate::graph::Builder;
@@ -40,13 +39,13 @@ impl Snapshots {
         builder: &Builder<'_>,
         activator: SyncActivator,
         uid: &OperatorUid,
-        keyed: &Keyed,
+        schema: StateSchema,
         keep: impl Fn(i64) -> bool + Send + 'static,
     ) -> Snapshots {
         let (job, subtask, uid) = (builder.job.clone(), builder.subtask(), uid.clone());
-        let schema = Arc::new(keyed.state_schema(job.config().max_parallelism));
+        let schema = Arc::new(schema);
         let runtime = job.runtime.clone();
-        let mailbox = Mailbox::spawn(&runtime, activator, move |requests, answers| async move {
+        let mailbox = Mailbox::spawn(&runtime, format!("snapshots of operator {uid}"), activator, move |requests, answers| async move {
             let (state, snapshotter) =
                 load(&job, &uid, subtask, schema, keep).await.unwrap_or_else(|e| fail(failure(&e).within(format_args!("operator {uid}"))));
             answers.send(Restored::State(state));
@@ -99,10 +98,11 @@ async fn save_all(
     subtask: u32,
 ) {
     while let Some(Save { checkpoint, frozen, watermark, sync }) = requests.recv().await {
+        let live_from = frozen.min_live_namespace;
         let part = match snapshotter.save(checkpoint, frozen).await {
             Saved::Uploaded { files, new_bytes } => {
                 crate::failpoint::passing("after_upload");
-                AckPart::State { files, new_bytes, watermark, sync_us: sync.as_micros() as u64 }
+                AckPart::State { files, new_bytes, watermark, live_from, sync_us: sync.as_micros() as u64 }
             }
             Saved::Declined { reason } => AckPart::Declined(reason),
         };

@@ -15,7 +15,7 @@ use semel_checkpoint::{OperatorUid, SplitState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
@@ -67,8 +67,9 @@ impl Operator for SourceOperator {
         let read_ahead = Arc::new(Semaphore::new(READ_AHEAD));
         let context = SourceContext { job: job.identity().clone(), uid: uid.clone(), subtask, parallelism: job.parallelism() };
         let restored = job.restored_splits(uid).cloned();
-        let task = read(self.source.clone(), context, restored, read_ahead.clone());
-        let reader = Mailbox::<(), Answer>::spawn(&job.runtime, activator, move |_, answers| task(answers));
+        let task = read(self.source.clone(), context, restored.clone(), read_ahead.clone());
+        let place = format!("source {uid} subtask {subtask}");
+        let reader = Mailbox::<(), Answer>::spawn(&job.runtime, place.clone(), activator, move |_, answers| task(place, answers));
         let rows_in = metrics::counter!("numRecordsIn", "operator" => uid.to_string(), "subtask" => subtask.to_string());
         let uid = uid.clone();
 
@@ -81,14 +82,14 @@ impl Operator for SourceOperator {
             }
             let mut acks = ack_cap.map(|cap| Acks::new(acks, cap, job.first_checkpoint()));
             let mut splits = Splits { strategy, ..Splits::default() };
-            let mut opened = false;
+            let (mut opened, mut waiting) = (false, None);
             let (mut now, mut reported, mut emitted, mut cap) = (0, None, 0u64, 0u64);
             move |frontiers| {
                 control.for_each(|_, commands| commands.drain(..).for_each(|c| cap = c.bytes_per_tick));
                 let (Some((row_cap, report_cap)), Some(acks)) = (&mut emit, &mut acks) else { return false };
                 if !opened {
                     let Some(Answer::Opened(own)) = reader.answer() else { return false };
-                    own.into_iter().for_each(|split| splits.add(split));
+                    splits.open(own, restored.as_deref().unwrap_or_default());
                     opened = true;
                     acks.ready();
                 }
@@ -102,9 +103,13 @@ impl Operator for SourceOperator {
                     return false; // Not all operators are ready.
                 }
                 if granted > now {
-                    // Leaving tick `now`: its watermark is known.
+                    // Leaving tick `now`: its watermark is known. After a stall everything looks idle, while rows wait here.
                     let level = splits.level();
-                    if now > 0 && reported != Some(level) {
+                    if matches!(level, Level::Idle(_)) && waiting.is_none() {
+                        waiting = reader.answer();
+                    }
+                    let stalled = matches!(level, Level::Idle(_)) && waiting.is_some();
+                    if now > 0 && !stalled && reported != Some(level) {
                         reported = Some(level);
                         reports.activate().session_with_builder(&*report_cap).give_iterator((0..peers).map(|to| Report {
                             to,
@@ -123,7 +128,7 @@ impl Operator for SourceOperator {
                 }
                 let mut output = rows.activate();
                 while emitted < cap.max(1) {
-                    let Some(Answer::Event(event)) = reader.answer() else { break };
+                    let Some(Answer::Event(event)) = waiting.take().or_else(|| reader.answer()) else { break };
                     read_ahead.add_permits(1);
                     let Some(batch) = splits.take(event, time_column.as_ref()) else { continue };
                     emitted += batch.get_array_memory_size() as u64;
@@ -145,10 +150,9 @@ fn read(
     context: SourceContext,
     restored: Option<Vec<SplitState>>,
     read_ahead: Arc<Semaphore>,
-) -> impl FnOnce(Answers<Answer>) -> futures::future::BoxFuture<'static, ()> {
-    move |answers| {
+) -> impl FnOnce(String, Answers<Answer>) -> futures::future::BoxFuture<'static, ()> {
+    move |place, answers| {
         Box::pin(async move {
-            let place = format!("source {} subtask {}", context.uid, context.subtask);
             let mut reader: Box<dyn DynReader> =
                 source.open(context, restored).await.unwrap_or_else(|e| fail(Failure::from(e).within(&place)));
             answers.send(Answer::Opened(reader.splits()));
@@ -180,6 +184,16 @@ struct Splits {
 }
 
 impl Splits {
+    /// Takes the splits that the reader has opened. Readers know positions only: watermarks come from the checkpoint, so that a split
+    /// without new rows does not forget how far it was.
+    fn open(&mut self, own: Vec<SplitState>, restored: &[SplitState]) {
+        for mut split in own {
+            let before = restored.iter().find(|r| r.split == split.split).and_then(|r| r.watermark);
+            split.watermark = split.watermark.max(before);
+            self.add(split);
+        }
+    }
+
     fn add(&mut self, state: SplitState) {
         self.splits.insert(state.split.as_str().into(), Split { state, caught_up: false, finished: false, last_row: Instant::now() });
     }
@@ -214,15 +228,22 @@ impl Splits {
 
     /// What this subtask says of its watermark. A split that is not caught up is never idle: rows are waiting there.
     fn level(&self) -> Level {
-        if self.no_more && self.splits.values().all(|s| s.finished) {
-            return Level::Ended;
-        }
-        let Some(strategy) = &self.strategy else { return Level::Active(NONE) };
-        let idle = |s: &Split| strategy.idle_timeout.is_some_and(|timeout: Duration| s.caught_up && s.last_row.elapsed() >= timeout);
-        let active = self.splits.values().filter(|s| !s.finished && !idle(s));
-        match active.map(|s| s.state.watermark.map_or(NONE, |newest| strategy.watermark(newest))).min() {
-            Some(millis) => Level::Active(millis),
-            None => Level::Idle,
+        let watermark = |s: &Split| match (&self.strategy, s.state.watermark) {
+            (Some(strategy), Some(newest)) => strategy.watermark(newest),
+            _ => NONE,
+        };
+        let timeout = self.strategy.as_ref().and_then(|s| s.idle_timeout);
+        let idle = |s: &Split| timeout.is_some_and(|timeout| s.caught_up && s.last_row.elapsed() >= timeout);
+        let level = Level::combined(self.splits.values().map(|s| match () {
+            () if s.finished => Level::Ended(watermark(s)),
+            () if idle(s) => Level::Idle(watermark(s)),
+            () => Level::Active(watermark(s)),
+        }));
+        match level {
+            _ if self.no_more && self.splits.values().all(|s| s.finished) => Level::Ended(level.watermark()),
+            _ if self.strategy.is_none() => Level::Active(NONE),
+            Level::Ended(millis) => Level::Idle(millis),
+            level => level,
         }
     }
 }
@@ -232,6 +253,7 @@ mod tests {
     use super::*;
     use arrow::array::{Int64Array, RecordBatch};
     use arrow::datatypes::{DataType, Field, Schema};
+    use std::time::Duration;
 
     fn split(name: &str) -> SplitState {
         SplitState { split: name.into(), position: 0, watermark: None, detail: serde_json::Value::Null }
@@ -271,7 +293,39 @@ mod tests {
         s.take(rows("t-1", &[60], true), Some(&time));
         assert_eq!(s.level(), Level::Active(89));
         s.take(rows("t-0", &[], true), Some(&time));
-        assert_eq!(s.level(), Level::Idle);
+        assert_eq!(s.level(), Level::Idle(89), "of what it has seen nothing is forgotten");
+    }
+
+    #[test]
+    fn splits_that_are_all_idle_say_how_far_the_newest_is() {
+        let time = EventTime { column: 0, name: "ts".into() };
+        let mut s = splits(Some(Duration::ZERO));
+        s.take(rows("t-0", &[100], true), Some(&time));
+        assert_eq!(s.level(), Level::Active(NONE), "t-1 is not known to be caught up");
+        s.take(rows("t-1", &[], true), Some(&time));
+        assert_eq!(s.level(), Level::Idle(89));
+        s.take(rows("t-1", &[30], false), Some(&time));
+        assert_eq!(s.level(), Level::Active(19), "it counts again");
+    }
+
+    #[test]
+    fn a_restored_split_knows_how_far_it_was() {
+        let mut s = Splits { splits: BTreeMap::new(), ..splits(Some(Duration::ZERO)) };
+        let restored = [("t-0", Some(100)), ("t-1", None), ("t-2", Some(70))];
+        let restored = restored.map(|(name, watermark)| SplitState { watermark, ..split(name) });
+        s.open(vec![split("t-0"), split("t-1")], &restored);
+        for name in ["t-0", "t-1"] {
+            s.take(rows(name, &[], true), None);
+        }
+        assert_eq!(s.level(), Level::Idle(89));
+    }
+
+    #[test]
+    fn without_a_strategy_there_is_no_watermark_until_the_end() {
+        let mut s = Splits::default();
+        assert_eq!(s.level(), Level::Active(NONE));
+        s.take(SourceEvent::NoMoreSplits, None);
+        assert_eq!(s.level(), Level::Ended(NONE));
     }
 
     #[test]
@@ -280,8 +334,8 @@ mod tests {
         for name in ["t-0", "t-1"] {
             s.take(SourceEvent::SplitFinished { split: name.into() }, None);
         }
-        assert_eq!(s.level(), Level::Idle);
+        assert_eq!(s.level(), Level::Idle(NONE));
         s.take(SourceEvent::NoMoreSplits, None);
-        assert_eq!(s.level(), Level::Ended);
+        assert_eq!(s.level(), Level::Ended(NONE));
     }
 }

@@ -1,7 +1,8 @@
 //! Stateless work on whole batches: map, filter, flat-map, projection.
 use crate::batch::{Batch, BatchOutput};
-use crate::failure::{Failure, fail};
+use crate::failure::{Failure, at_work};
 use crate::graph::{Builder, Edge, Operator};
+use crate::time::checkpoint_of;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use semel_checkpoint::OperatorUid;
@@ -44,7 +45,12 @@ impl Operator for Transform {
         let mut edges = vec![];
         for Edge { rows, sources } in inputs {
             let mut function = (self.function)();
-            let uid = uid.clone();
+            // Long ones list all columns.
+            let name = match self.description.char_indices().nth(100) {
+                Some((end, _)) => format!("{}...", &self.description[..end]),
+                None => self.description.clone(),
+            };
+            let operator = format!("operator {uid} ({name})");
             let mut b = OperatorBuilder::new(uid.to_string(), builder.scope);
             let mut input = b.new_input(rows, Pipeline);
             let (output, stream) = b.new_output::<Batch>();
@@ -56,9 +62,8 @@ impl Operator for Transform {
                     let mut output = output.activate();
                     input.for_each(|stamp, batch| {
                         let (Some(rows), Some(capability)) = (batch.take(), stamp.retain_least(0)) else { return };
-                        if let Err(e) = function.apply(rows, &mut out) {
-                            fail(e.within(format_args!("operator {uid}")));
-                        }
+                        let checkpoint = checkpoint_of(*capability.time());
+                        at_work(format_args!("{operator}, checkpoint {checkpoint}"), || function.apply(rows, &mut out));
                         let mut session = output.session_with_builder(&capability);
                         for rows in out.drain(..).filter(|rows| rows.num_rows() > 0) {
                             session.give_container(&mut Batch::from(rows));

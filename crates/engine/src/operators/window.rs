@@ -2,7 +2,7 @@
 //!
 //! A window fires when the watermark reaches its last millisecond. With an allowed lateness its state is kept for that much
 //! longer, and a row that arrives in that time makes the window's result for its key come out again. A row all of whose windows
-//! are over goes to the second output.
+//! are over goes to the second output. A window that is over stays so, also if a restart allows more lateness: its state is gone.
 use super::keyed::{Aggregation, Keyed};
 use super::snapshots::{Restored, Snapshots};
 use super::window_assigner::WindowAssigner;
@@ -10,7 +10,7 @@ use crate::ack::{Acks, ack_output};
 use crate::batch::{Batch, BatchOutput};
 use crate::event_time::EventTime;
 use crate::exchange::by_key;
-use crate::failure::{Failure, fail};
+use crate::failure::{Failure, at_work};
 use crate::graph::{Builder, Edge, Operator};
 use crate::state::{KeyedState, hash_columns};
 use crate::time::{CLOSED, Time, checkpoint_of, first_of, low};
@@ -42,6 +42,8 @@ struct Windows {
     assigner: WindowAssigner,
     lateness_ms: i64,
     fired: SchemaRef,
+    /// Windows that start before it were over at the restored checkpoint.
+    live_from: Millis,
 }
 
 impl WindowAggregate {
@@ -67,7 +69,7 @@ impl WindowAggregate {
         let keyed = Keyed::new(input.clone(), keys, aggregations)?;
         let bound = |name| Field::new(name, DataType::Timestamp(TimeUnit::Millisecond, None), false);
         let fired = keyed.output_schema(vec![bound("window_start"), bound("window_end")]);
-        let windows = Windows { keyed, time, assigner, lateness_ms: allowed_lateness_ms, fired: fired.clone() };
+        let windows = Windows { keyed, time, assigner, lateness_ms: allowed_lateness_ms, fired: fired.clone(), live_from: Millis::MIN };
         Ok(WindowAggregate { windows, outputs: vec![fired, input] })
     }
 }
@@ -97,13 +99,16 @@ impl Operator for WindowAggregate {
         let (mut fired, mut late) = (BatchOutput::from(fired), BatchOutput::from(late));
         let (acks, ack_stream) = ack_output(&mut b);
         let activator = scope.worker().sync_activator_for(b.operator_info().address.to_vec());
-        let restored_watermark = job.restored_state(uid).and_then(|s| s.watermark).unwrap_or(NONE);
-        let windows = self.windows.clone();
+        let restored = job.restored_state(uid);
+        let restored_watermark = restored.and_then(|s| s.watermark).unwrap_or(NONE);
+        let live_from = restored.and_then(|s| s.live_from).unwrap_or(Millis::MIN);
+        let windows = Windows { live_from, ..self.windows.clone() };
         let keep = {
-            let (assigner, lateness) = (windows.assigner, windows.lateness_ms);
-            move |start| !assigner.is_over(start, lateness, restored_watermark)
+            let windows = windows.clone();
+            move |start| !windows.is_over(start, restored_watermark)
         };
-        let snapshots = Snapshots::start(builder, activator, uid, &windows.keyed, keep);
+        let state_schema = windows.keyed.state_schema(job.config().max_parallelism, windows.assigner.namespaces());
+        let snapshots = Snapshots::start(builder, activator, uid, state_schema, keep);
         let late_rows =
             metrics::counter!("numLateRecordsDropped", "operator" => uid.to_string(), "subtask" => builder.subtask().to_string());
         let watermark_gauge =
@@ -147,12 +152,12 @@ impl Operator for WindowAggregate {
                     }
                 });
                 let (mut fired, mut late) = (fired.activate(), late.activate());
-                let failed = |e: Failure| e.within(format_args!("operator {uid}"));
+                let place = format_args!("operator {uid} (window)");
                 // A tick is over when all inputs have passed it.
                 let frontier = frontiers.iter().map(low).min().unwrap_or(CLOSED);
                 loop {
                     for (time, rows) in early.remove(&acks.checkpoint).into_iter().flatten() {
-                        let added = subtask.add(&rows, watermark.effective()).unwrap_or_else(|e| fail(failed(e)));
+                        let added = at_work(place, || subtask.add(&rows, watermark.effective()));
                         if let Some(rows) = added.late {
                             late_rows.increment(rows.num_rows() as u64);
                             late.session_with_builder(&late_cap.delayed(&time)).give_container(&mut rows.into());
@@ -168,7 +173,7 @@ impl Operator for WindowAggregate {
                         let before = watermark.effective();
                         let Some(tick) = watermark.rise(frontier.min(barrier)) else { break };
                         watermark_gauge.set(watermark.effective() as f64);
-                        let batches = subtask.fire(before, watermark.effective()).unwrap_or_else(|e| fail(failed(e)));
+                        let batches = at_work(place, || subtask.fire(before, watermark.effective()));
                         if !batches.is_empty() {
                             let capability = fired_cap.delayed(&tick);
                             let mut session = fired.session_with_builder(&capability);
@@ -186,7 +191,7 @@ impl Operator for WindowAggregate {
                         return false;
                     }
                     let live = windows.oldest_live(watermark.effective());
-                    snapshots.take(&mut subtask.state, acks.checkpoint, live, watermark.effective()).unwrap_or_else(|e| fail(failed(e)));
+                    at_work(place, || snapshots.take(&mut subtask.state, acks.checkpoint, live, watermark.effective()));
                     acks.barrier();
                     follow(fired_cap, barrier);
                     follow(late_cap, barrier);
@@ -200,9 +205,14 @@ impl Operator for WindowAggregate {
 }
 
 impl Windows {
+    /// Whether the window's state is gone and rows for it are late.
+    fn is_over(&self, start: Millis, watermark: Millis) -> bool {
+        start < self.live_from || self.assigner.is_over(start, self.lateness_ms, watermark)
+    }
     /// No window that starts before this will ever be seen again. `None`: nothing is known yet.
     fn oldest_live(&self, watermark: Millis) -> Option<Millis> {
-        (watermark != NONE).then(|| watermark.saturating_sub(self.lateness_ms).saturating_sub(self.assigner.size_ms()).saturating_add(2))
+        let oldest = watermark.saturating_sub(self.lateness_ms).saturating_sub(self.assigner.size_ms()).saturating_add(2);
+        (watermark != NONE).then(|| oldest.max(self.live_from))
     }
 }
 
@@ -239,7 +249,7 @@ impl Subtask {
         for (row, time) in times.values().iter().enumerate() {
             let mut taken = false;
             for start in assigner.starts(*time) {
-                if assigner.is_over(start, self.windows.lateness_ms, watermark) {
+                if self.windows.is_over(start, watermark) {
                     continue;
                 }
                 taken = true;
@@ -287,7 +297,7 @@ impl Subtask {
                     batches.push(self.results(start, groups)?);
                 }
             }
-            if assigner.is_over(start, self.windows.lateness_ms, watermark) {
+            if self.windows.is_over(start, watermark) {
                 self.state.drop_namespace(start);
             }
         }

@@ -1,4 +1,5 @@
 //! Which windows a time belongs to, when they fire, and when they are over. Decisions only; times in milliseconds.
+use crate::state::Namespaces;
 use crate::watermark::Millis;
 
 /// How windows are laid out.
@@ -52,19 +53,28 @@ impl WindowAssigner {
             WindowAssigner::Tumbling { offset_ms, .. } | WindowAssigner::Sliding { offset_ms, .. } => offset_ms,
         }
     }
-    /// Start of the newest window that holds this time.
+    /// What is stored with the state: equal for assigners that lay out the same windows.
+    pub fn namespaces(&self) -> Namespaces {
+        let (size_ms, slide_ms) = (self.size_ms(), self.slide_ms());
+        Namespaces::Windows { size_ms, slide_ms, offset_ms: self.offset_ms().rem_euclid(slide_ms) }
+    }
+    /// Start of the newest window that holds this time. A window that would start before the first representable time starts there.
     pub fn newest_start(&self, time: Millis) -> Millis {
-        time.saturating_sub(time.saturating_sub(self.offset_ms()).rem_euclid(self.slide_ms()))
+        let slide = self.slide_ms();
+        // Both remainders are within [0, slide), so nothing here can overflow.
+        let (time_in, offset_in) = (time.rem_euclid(slide), self.offset_ms().rem_euclid(slide));
+        let into = if time_in >= offset_in { time_in - offset_in } else { time_in + (slide - offset_in) };
+        time.saturating_sub(into)
     }
     /// Starts of all windows that hold this time, newest first.
     pub fn starts(&self, time: Millis) -> impl Iterator<Item = Millis> + use<> {
         let (size, slide) = (self.size_ms(), self.slide_ms());
         std::iter::successors(Some(self.newest_start(time)), move |start| start.checked_sub(slide))
-            .take_while(move |start| start.saturating_add(size) > time)
+            .take_while(move |start| time.saturating_sub(*start) < size)
     }
     /// The window that starts there fires when the watermark reaches this: its last millisecond (Flink's `maxTimestamp`).
     pub fn last_ms(&self, start: Millis) -> Millis {
-        start.saturating_add(self.size_ms()).saturating_sub(1)
+        start.saturating_add(self.size_ms() - 1)
     }
     /// Whether the window has fired.
     pub fn has_fired(&self, start: Millis, watermark: Millis) -> bool {
@@ -111,8 +121,29 @@ mod tests {
 
     #[test]
     fn extreme_times_do_not_overflow() {
-        for time in [i64::MIN, i64::MIN + 1, i64::MAX - 1, i64::MAX] {
-            assert!(TEN.starts(time).count() <= 2);
+        let shifted = WindowAssigner::Tumbling { size_ms: 10, offset_ms: 3 };
+        let sliding = WindowAssigner::Sliding { size_ms: 10, slide_ms: 4, offset_ms: -1 };
+        let whole = WindowAssigner::Tumbling { size_ms: i64::MAX, offset_ms: i64::MIN };
+        for assigner in [TEN, shifted, sliding, whole] {
+            for time in [i64::MIN, i64::MIN + 1, -1, 0, i64::MAX - 1, i64::MAX] {
+                let starts: Vec<_> = assigner.starts(time).collect();
+                assert!(matches!(starts.len(), 1..=3), "{assigner:?} {time} {starts:?}");
+                assert!(starts.iter().all(|start| *start <= time));
+                assert!(starts.iter().all(|start| !assigner.is_over(*start, 0, time.saturating_sub(1))), "it takes what is not late");
+            }
+        }
+        // 2^63 - 1 ends with 7.
+        assert_eq!([TEN.newest_start(i64::MAX), shifted.newest_start(i64::MAX)], [i64::MAX - 7, i64::MAX - 4]);
+        assert!(!TEN.has_fired(i64::MAX - 7, i64::MAX - 1) && TEN.has_fired(i64::MAX - 7, i64::MAX), "it fires at the end");
+    }
+
+    #[test]
+    fn assigners_are_stored_alike_if_their_windows_are_the_same() {
+        let stored = |size_ms, slide_ms, offset_ms| WindowAssigner::Sliding { size_ms, slide_ms, offset_ms }.namespaces();
+        assert_eq!(TEN.namespaces(), stored(10, 10, 0));
+        assert_eq!(stored(10, 4, -1), stored(10, 4, 3));
+        for other in [stored(20, 10, 0), stored(10, 5, 0), stored(10, 10, 1)] {
+            assert_ne!(TEN.namespaces(), other);
         }
     }
 

@@ -25,7 +25,7 @@ pub use error::StateError;
 pub use group_index::{GroupIndex, NO_GROUP};
 pub use keyed_state::{Combined, Frozen, KeyedState};
 pub use restore::restore;
-pub use schema::{StateSchema, StoredColumn, StoredSchema};
+pub use schema::{Namespaces, StateSchema, StoredColumn, StoredSchema};
 pub use slots::{DEFAULT_SLOTS, hash_columns, slot_of, slot_range, subtask_of};
 pub use snapshot_file::{BatchHeader, Compression, FILE_FORMAT, FileHeader, HEADER_KEY, SnapshotReader, SnapshotWriter};
 pub use snapshotter::{Saved, SnapshotOwner, Snapshotter};

@@ -39,7 +39,7 @@ pub async fn restore(
     let mut opened = iter(opening).buffered(OPEN_AHEAD);
     while let Some(reader) = opened.try_next().await? {
         let stored = &reader.header().schema;
-        if *stored != wanted {
+        if !stored.fits(&wanted) {
             return Err(StateError::Incompatible { uid: uid.to_string(), stored: stored.to_string(), wanted: wanted.to_string() });
         }
         chain.0.push(ChainFile::opened(&reader));

@@ -24,6 +24,39 @@ pub struct StateSchema {
     pub aggregates: Vec<AggregateSpec>,
     /// Number of slots (`pipeline.max-parallelism`): fixed for the life of the state.
     pub slots: u32,
+    /// What its namespaces stand for.
+    pub namespaces: Namespaces,
+}
+
+/// What the namespaces of keyed state stand for. Part of what is stored: the start of a window says nothing without its length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Namespaces {
+    /// There is one, for all time.
+    All,
+    /// Each is the start of an event-time window. Lengths in milliseconds.
+    Windows {
+        /// Length of a window.
+        size_ms: i64,
+        /// Distance of two starts; the size for tumbling windows.
+        slide_ms: i64,
+        /// Start of the first window at or after time 0: at least 0, below the slide.
+        offset_ms: i64,
+    },
+}
+
+impl fmt::Display for Namespaces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Namespaces::All => write!(f, "no windows"),
+            Namespaces::Windows { size_ms, slide_ms, offset_ms } if size_ms == slide_ms => {
+                write!(f, "tumbling windows of {size_ms} ms, offset {offset_ms} ms")
+            }
+            Namespaces::Windows { size_ms, slide_ms, offset_ms } => {
+                write!(f, "sliding windows of {size_ms} ms, slide {slide_ms} ms, offset {offset_ms} ms")
+            }
+        }
+    }
 }
 
 impl StateSchema {
@@ -48,6 +81,7 @@ impl StateSchema {
             slots: self.slots,
             keys: self.keys.iter().map(column).collect(),
             aggregates: self.aggregates.iter().map(aggregate).collect::<Result<_, StateError>>()?,
+            namespaces: Some(self.namespaces),
         })
     }
 
@@ -73,7 +107,7 @@ pub(crate) fn file_schema(frozen: &Schema) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// A [`StateSchema`] as it is stored: types by their stable names. State is compatible if these are equal.
+/// A [`StateSchema`] as it is stored: types by their stable names. [`StoredSchema::fits`] tells what is compatible.
 ///
 /// Names count: two keys or sums of one type that changed places would otherwise be taken for each other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +118,18 @@ pub struct StoredSchema {
     pub keys: Vec<StoredColumn>,
     /// The aggregates with the types of their state.
     pub aggregates: Vec<StoredColumn>,
+    /// What its namespaces stand for. `None`: written before this was stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<Namespaces>,
+}
+
+impl StoredSchema {
+    /// Whether state that was stored with this can be used by an operator that wants `wanted`: everything is equal, but that what
+    /// was not stored yet may be anything.
+    pub fn fits(&self, wanted: &StoredSchema) -> bool {
+        let namespaces = self.namespaces.or(wanted.namespaces);
+        StoredSchema { namespaces, ..self.clone() } == *wanted
+    }
 }
 
 /// A name and the types that belong to it.
@@ -101,6 +147,10 @@ impl fmt::Display for StoredSchema {
             let texts = columns.iter().map(|column| format!("{} {}", column.name, column.types.join("+")));
             texts.collect::<Vec<_>>().join(", ")
         };
-        write!(f, "keys [{}], aggregates [{}], {} slots", list(&self.keys), list(&self.aggregates), self.slots)
+        write!(f, "keys [{}], aggregates [{}], {} slots", list(&self.keys), list(&self.aggregates), self.slots)?;
+        match &self.namespaces {
+            Some(namespaces) => write!(f, ", {namespaces}"),
+            None => Ok(()),
+        }
     }
 }

@@ -52,7 +52,8 @@ pub fn schema(texts: bool) -> Arc<StateSchema> {
         AggregateSpec::new(AggregateKind::Min, "t", 1, DataType::Utf8),
         AggregateSpec::new(AggregateKind::Last, "v", 0, DataType::Int64),
     ];
-    Arc::new(StateSchema { keys, aggregates, slots: SLOTS })
+    let namespaces = Namespaces::Windows { size_ms: 3000, slide_ms: 3000, offset_ms: 0 };
+    Arc::new(StateSchema { keys, aggregates, slots: SLOTS, namespaces })
 }
 
 pub fn key_columns<'a>(schema: &StateSchema, keys: impl Iterator<Item = &'a Key> + Clone) -> Vec<ArrayRef> {
@@ -179,7 +180,7 @@ impl Subtask {
 
 pub fn snapshot(files: Vec<Vec<StateFile>>) -> OperatorSnapshot {
     let parts = files.into_iter().enumerate().map(|(subtask, files)| Part { subtask: subtask as u32, files });
-    OperatorSnapshot { parts: parts.collect(), watermark: None, schema: None }
+    OperatorSnapshot { parts: parts.collect(), ..OperatorSnapshot::default() }
 }
 
 /// Rows in a file, by its header.

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use super::{CsvOptions, Dialect};
 use crate::column::{Column, Values};
 use crate::error::SchemaError;
-use crate::record::{BadRecord, Decoded, DeserializationSchema, Records, Value};
+use crate::record::{Decoded, DeserializationSchema, Records};
 use crate::rows::Rows;
 use crate::text::datetime::{self, TimestampFault};
 use crate::text::number::{Number, NumberFault, parse_lenient};
@@ -90,27 +90,8 @@ impl DeserializationSchema for CsvDecoder {
             column.truncate(0);
             column.reserve(records.spans.len());
         }
-        let mut rows = Rows::default();
-        for (index, span) in records.spans.iter().enumerate() {
-            let reason = match records.value(*span) {
-                Value::Bytes { record, .. } => match self.record(record) {
-                    Ok(()) => {
-                        rows.keep(index);
-                        continue;
-                    }
-                    Err(reason) => {
-                        self.columns.iter_mut().for_each(|column| column.truncate(rows.len()));
-                        reason
-                    }
-                },
-                Value::Tombstone => {
-                    rows.skip(index);
-                    continue;
-                }
-                Value::Outside => Rows::OUTSIDE.to_owned(),
-            };
-            rows.bad(BadRecord { index, reason });
-        }
+        let undo = |decoder: &mut Self, len| decoder.columns.iter_mut().for_each(|column| column.truncate(len));
+        let rows = Rows::of(records, self, |decoder, record, _| decoder.record(record), undo);
         let batch = self.finish();
         rows.decoded(&self.schema, batch)
     }

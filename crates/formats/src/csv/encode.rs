@@ -76,8 +76,10 @@ impl CsvEncoder {
         }
         Ok(())
     }
+}
 
-    fn encode_rows(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
+impl SerializationSchema for CsvEncoder {
+    fn append(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
         let cells = check_batch(&self.schema, rows)?;
         out.ends.reserve(rows.num_rows());
         self.out.clear();
@@ -92,17 +94,6 @@ impl CsvEncoder {
         }
         flush(&mut self.out, out, true);
         Ok(())
-    }
-}
-
-impl SerializationSchema for CsvEncoder {
-    fn encode(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
-        out.clear();
-        let result = self.encode_rows(rows, out);
-        if result.is_err() {
-            out.clear();
-        }
-        result
     }
 }
 

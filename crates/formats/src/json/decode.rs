@@ -9,7 +9,7 @@ use super::JsonOptions;
 use super::cursor::{Cursor, Parsed};
 use super::object::Object;
 use crate::error::SchemaError;
-use crate::record::{BadRecord, Decoded, DeserializationSchema, Records, Value};
+use crate::record::{Decoded, DeserializationSchema, Records};
 use crate::rows::Rows;
 
 /// Decodes records that hold one JSON object each. See the [module](super) for what is accepted.
@@ -59,27 +59,8 @@ impl DeserializationSchema for JsonDecoder {
     fn decode(&mut self, records: Records<'_>) -> Decoded {
         self.object.truncate(0);
         self.object.reserve(records.spans.len());
-        let mut rows = Rows::default();
-        for (index, span) in records.spans.iter().enumerate() {
-            let reason = match records.value(*span) {
-                Value::Bytes { record, tail } => match Self::record(&mut self.object, record, tail) {
-                    Ok(()) => {
-                        rows.keep(index);
-                        continue;
-                    }
-                    Err(fault) => {
-                        self.object.truncate(rows.len());
-                        fault.reason()
-                    }
-                },
-                Value::Tombstone => {
-                    rows.skip(index);
-                    continue;
-                }
-                Value::Outside => Rows::OUTSIDE.to_owned(),
-            };
-            rows.bad(BadRecord { index, reason });
-        }
+        let parse = |object: &mut Object, record: &[u8], tail: &[u8]| Self::record(object, record, tail).map_err(|fault| fault.reason());
+        let rows = Rows::of(records, &mut self.object, parse, Object::truncate);
         let batch = self.finish(rows.len());
         rows.decoded(&self.schema, batch)
     }

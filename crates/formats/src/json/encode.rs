@@ -107,8 +107,10 @@ impl JsonEncoder {
         };
         Ok(Self { fields: Key::of_fields(schema.fields()), schema, style, out: Writer::default() })
     }
+}
 
-    fn encode_rows(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
+impl SerializationSchema for JsonEncoder {
+    fn append(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
         let cells = check_batch(&self.schema, rows)?;
         out.ends.reserve(rows.num_rows());
         self.out.clear();
@@ -119,17 +121,6 @@ impl JsonEncoder {
         }
         flush(&mut self.out, out, true);
         Ok(())
-    }
-}
-
-impl SerializationSchema for JsonEncoder {
-    fn encode(&mut self, rows: &RecordBatch, out: &mut EncodedRows) -> Result<(), EncodeError> {
-        out.clear();
-        let result = self.encode_rows(rows, out);
-        if result.is_err() {
-            out.clear();
-        }
-        result
     }
 }
 

@@ -130,6 +130,31 @@ pub enum TlsVerify {
     ChainOnly,
 }
 
+/// Versions of TLS that may be agreed on (`ssl.enabled.protocols`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsVersions {
+    /// 1.2 and 1.3.
+    #[default]
+    Both,
+    /// 1.2 only.
+    Only12,
+    /// 1.3 only.
+    Only13,
+}
+
+impl TlsVersions {
+    /// Older versions in the list, which are broken, are left out.
+    fn parse(list: &str) -> Result<Self> {
+        let has = |version: &str| list.split(',').any(|item| item.trim().eq_ignore_ascii_case(version));
+        match (has("TLSv1.2"), has("TLSv1.3")) {
+            (true, true) => Ok(TlsVersions::Both),
+            (true, false) => Ok(TlsVersions::Only12),
+            (false, true) => Ok(TlsVersions::Only13),
+            (false, false) => Err(ClientError::config("ssl.enabled.protocols", format!("'{list}' has neither TLSv1.2 nor TLSv1.3"))),
+        }
+    }
+}
+
 /// TLS towards the brokers.
 #[derive(Clone, Debug, Default)]
 pub struct TlsConfig {
@@ -139,6 +164,8 @@ pub struct TlsConfig {
     pub identity: Option<(String, Secret)>,
     /// What is checked.
     pub verify: TlsVerify,
+    /// Which versions may be agreed on.
+    pub versions: TlsVersions,
 }
 
 /// Encryption and login.
@@ -263,8 +290,11 @@ impl ClientConfig {
                 ));
             }
         }
-        p.ignore(&["ssl.truststore.password", "ssl.protocol", "ssl.enabled.protocols"]);
+        p.ignore(&["ssl.truststore.password", "ssl.protocol"]);
         let mut tls = TlsConfig::default();
+        if let Some(list) = p.take("ssl.enabled.protocols") {
+            tls.versions = TlsVersions::parse(&list)?;
+        }
         if let Some(pem) = p.take("ssl.truststore.certificates").or_else(|| p.take("ssl.ca.pem")) {
             tls.roots = TrustRoots::Pem(pem);
         }

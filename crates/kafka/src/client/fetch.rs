@@ -197,6 +197,8 @@ pub(super) struct Reading {
     pub unknown_since: Option<Instant>,
     /// High watermark and last stable offset as last told.
     pub ends: (i64, i64),
+    /// When its leader last told what there is.
+    pub heard_at: Instant,
 }
 
 #[derive(Default)]
@@ -267,6 +269,7 @@ impl Fetcher {
                 backoff: Backoff::default(),
                 unknown_since: None,
                 ends: (-1, -1),
+                heard_at: Instant::now(),
             };
             state.partitions.insert(partition, reading);
         }
@@ -301,6 +304,18 @@ impl Fetcher {
         }
         drop(state);
         self.shared.work.notify_one();
+    }
+
+    /// The partitions whose leaders have not told for this long what there is. When they do, there is an event, also if nothing is new.
+    pub fn silent(&self, patience: Duration) -> Vec<TopicPartition> {
+        let mut state = self.shared.lock();
+        let silent = state.partitions.iter_mut().filter(|(_, reading)| reading.heard_at.elapsed() >= patience);
+        silent
+            .map(|(partition, reading)| {
+                reading.ends = (-1, -1);
+                partition.clone()
+            })
+            .collect()
     }
 
     /// The next event; `Ok(None)` when the deadline passes first. Safe to cancel.

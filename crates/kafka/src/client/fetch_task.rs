@@ -429,6 +429,7 @@ fn deliver(messages: &UnboundedSender<Message>, reading: &mut Reading, asked: As
         && !records.is_empty()
         && Decoder::new(records.clone(), asked.from, [], DecodeOptions::default()).next_chunk().is_err();
     (reading.unknown_since, reading.not_before, reading.backoff) = (None, None, Backoff::default());
+    reading.heard_at = Instant::now();
     if seen.batches == 0 && !damaged && ends == reading.ends {
         return 0;
     }

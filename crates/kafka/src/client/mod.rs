@@ -18,10 +18,12 @@ mod error;
 mod fetch;
 mod fetch_task;
 mod jaas;
+mod leaders;
 mod metadata;
 mod offsets;
 mod produce_frame;
 mod producer;
+mod producers;
 mod properties;
 mod record_batch;
 mod sasl;
@@ -33,14 +35,18 @@ mod transactions;
 pub use admin::{Admin, ClusterDescription, ConfigEntry, NewTopic};
 pub use cluster::{Cluster, CoordinatorKind, Purpose};
 pub use compression::Compression;
-pub use config::{ClientConfig, Sasl, SaslCredentials, SaslMechanism, Secret, Security, TlsConfig, TlsVerify, TokenProvider, TrustRoots};
+pub use config::{
+    ClientConfig, Sasl, SaslCredentials, SaslMechanism, Secret, Security, TlsConfig, TlsVerify, TlsVersions, TokenProvider, TrustRoots,
+};
 pub use connection::{Connection, MAX_FRAME};
 pub use deadline::Deadline;
 pub use error::{ClientError, ErrorCode, Result};
 pub use fetch::{FetchConfig, FetchEvent, FetchFailure, Fetched, Fetcher, StartAt};
+pub use leaders::{Answer, ByPartition};
 pub use metadata::{BrokerNode, ClusterMetadata, Leader, PartitionMetadata, TopicMetadata, TopicPartition};
 pub use offsets::{CommittedOffset, IsolationLevel, ListedOffset, OffsetSpec, Offsets};
 pub use producer::{Acks, Identity, Producer, ProducerConfig};
+pub use producers::{Marker, OpenProducer, Producers};
 pub use properties::Properties;
 pub use record_batch::{
     BatchBuilder, BatchIdentity, Column, DecodeError, DecodeOptions, Decoder, FetchedRecords, Header, HeaderIter, RowColumns, Span,

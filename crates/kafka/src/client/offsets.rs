@@ -1,16 +1,18 @@
 //! [`Offsets`]: positions in partitions, and those that a group committed.
 use super::cluster::{Cluster, CoordinatorKind, Purpose, pause};
+use super::connection::Connection;
 use super::deadline::{Backoff, Deadline};
 use super::error::{ClientError, ErrorCode, Result};
+use super::leaders::{self, Answers, ByPartition, Question, answered, by_topic, topic_name};
 use super::metadata::TopicPartition;
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
-use kafka_protocol::messages::{BrokerId, GroupId, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest, TopicName};
+use kafka_protocol::messages::{BrokerId, GroupId, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest};
 use kafka_protocol::protocol::StrBytes;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use uuid::Uuid;
 
 /// Which records a reader sees.
@@ -72,19 +74,52 @@ pub struct Offsets {
     cluster: Cluster,
 }
 
-/// A topic that the cluster does not know must be missing this long to count as unknown.
-const UNKNOWN_AFTER: Duration = Duration::from_secs(5);
-
-fn topic_name(topic: &str) -> TopicName {
-    TopicName(StrBytes::from_string(topic.to_string()))
+struct WhichOffsets {
+    wanted: HashMap<TopicPartition, OffsetSpec>,
+    isolation: IsolationLevel,
 }
 
-fn by_topic<T>(items: impl IntoIterator<Item = (TopicPartition, T)>) -> BTreeMap<Arc<str>, Vec<(i32, T)>> {
-    let mut topics: BTreeMap<Arc<str>, Vec<(i32, T)>> = BTreeMap::new();
-    for (partition, item) in items {
-        topics.entry(partition.topic).or_default().push((partition.partition, item));
+impl Question for WhichOffsets {
+    type Answer = ListedOffset;
+
+    const ABOUT: &str = "the offsets of";
+
+    const PURPOSE: Purpose = Purpose::Control;
+
+    const LEADERLESS_AFTER: Duration = Duration::from_secs(5);
+
+    async fn ask(&self, leader: &Connection, partitions: &[TopicPartition], deadline: Deadline) -> Answers<ListedOffset> {
+        let version = leader.version::<ListOffsetsRequest>(2, 7)?;
+        let wanted = partitions.iter().filter_map(|partition| Some((partition.clone(), *self.wanted.get(partition)?)));
+        let topics = by_topic(wanted).into_iter().map(|(topic, partitions)| {
+            let partitions = partitions.into_iter().map(|(partition, spec)| {
+                let timestamp = match spec {
+                    OffsetSpec::Latest => -1,
+                    OffsetSpec::Earliest => -2,
+                    OffsetSpec::Timestamp(ms) => ms.max(0),
+                };
+                ListOffsetsPartition::default().with_partition_index(partition).with_current_leader_epoch(-1).with_timestamp(timestamp)
+            });
+            ListOffsetsTopic::default().with_name(topic_name(&topic)).with_partitions(partitions.collect())
+        });
+        let request = ListOffsetsRequest::default()
+            .with_replica_id(BrokerId(-1))
+            .with_isolation_level(self.isolation.code())
+            .with_topics(topics.collect());
+        let mut found = Vec::new();
+        for topic in leader.call(&request, version, deadline).await?.topics {
+            let name: Arc<str> = topic.name.0.as_str().into();
+            found.extend(topic.partitions.iter().map(|p| {
+                let offset = ListedOffset {
+                    offset: (p.offset >= 0).then_some(p.offset),
+                    timestamp: (p.timestamp >= 0).then_some(p.timestamp),
+                    leader_epoch: (p.leader_epoch >= 0).then_some(p.leader_epoch),
+                };
+                (TopicPartition::new(name.clone(), p.partition_index), answered(p.error_code, || offset))
+            }));
+        }
+        Ok(found)
     }
-    topics
 }
 
 impl Offsets {
@@ -99,110 +134,9 @@ impl Offsets {
         wanted: &[(TopicPartition, OffsetSpec)],
         isolation: IsolationLevel,
         deadline: Deadline,
-    ) -> Result<HashMap<TopicPartition, std::result::Result<ListedOffset, ErrorCode>>> {
-        let mut found = HashMap::new();
-        let mut left: HashMap<TopicPartition, OffsetSpec> = wanted.iter().cloned().collect();
-        let mut backoff = Backoff::default();
-        let began = Instant::now();
-        while !left.is_empty() {
-            let unknown: BTreeSet<&str> = left.keys().filter(|p| self.cluster.cached_leader(p).is_none()).map(|p| &*p.topic).collect();
-            if !unknown.is_empty() {
-                self.cluster.metadata(Some(&Vec::from_iter(unknown)), deadline).await?;
-            }
-            let mut by_node: BTreeMap<i32, Vec<(TopicPartition, OffsetSpec)>> = BTreeMap::new();
-            let mut last = ClientError::Broker { what: "listing offsets".into(), code: ErrorCode::LEADER_NOT_AVAILABLE, message: None };
-            let mut stale = BTreeSet::new();
-            for (partition, spec) in &left {
-                match self.cluster.cached_leader(partition) {
-                    Some(leader) => by_node.entry(leader.node).or_default().push((partition.clone(), *spec)),
-                    None => _ = stale.insert(partition.topic.clone()),
-                }
-            }
-            if began.elapsed() > UNKNOWN_AFTER {
-                // Fresh metadata has not known them for a while.
-                let gone: Vec<_> = left.keys().filter(|p| stale.contains(&p.topic)).cloned().collect();
-                for partition in gone {
-                    left.remove(&partition);
-                    found.insert(partition, Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
-                }
-            }
-            for (node, asked) in by_node {
-                match self.list_at(node, &asked, isolation, deadline).await {
-                    Ok(answers) => {
-                        for (partition, answer) in answers {
-                            match answer {
-                                Err(code)
-                                    if code.is_retriable()
-                                        && !(code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION && began.elapsed() > UNKNOWN_AFTER) =>
-                                {
-                                    last = ClientError::Broker { what: format!("listing offsets of {partition}"), code, message: None };
-                                    stale.insert(partition.topic);
-                                }
-                                answer => {
-                                    left.remove(&partition);
-                                    found.insert(partition, answer);
-                                }
-                            }
-                        }
-                    }
-                    Err(error) if error.is_retriable() => {
-                        stale.extend(asked.into_iter().map(|(p, _)| p.topic));
-                        last = error;
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            if left.is_empty() {
-                break;
-            }
-            pause(&mut backoff, deadline, last).await?;
-            let stale: Vec<&str> = stale.iter().map(|t| &**t).collect();
-            if !stale.is_empty() {
-                self.cluster.metadata(Some(&stale), deadline).await?;
-            }
-        }
-        Ok(found)
-    }
-
-    async fn list_at(
-        &self,
-        node: i32,
-        asked: &[(TopicPartition, OffsetSpec)],
-        isolation: IsolationLevel,
-        deadline: Deadline,
-    ) -> Result<Vec<(TopicPartition, std::result::Result<ListedOffset, ErrorCode>)>> {
-        let connection = self.cluster.connection(node, Purpose::Control, deadline).await?;
-        let version = connection.version::<ListOffsetsRequest>(2, 7)?;
-        let topics = by_topic(asked.iter().cloned()).into_iter().map(|(topic, partitions)| {
-            let partitions = partitions.into_iter().map(|(partition, spec)| {
-                let timestamp = match spec {
-                    OffsetSpec::Latest => -1,
-                    OffsetSpec::Earliest => -2,
-                    OffsetSpec::Timestamp(ms) => ms.max(0),
-                };
-                ListOffsetsPartition::default().with_partition_index(partition).with_current_leader_epoch(-1).with_timestamp(timestamp)
-            });
-            ListOffsetsTopic::default().with_name(topic_name(&topic)).with_partitions(partitions.collect())
-        });
-        let request = ListOffsetsRequest::default()
-            .with_replica_id(BrokerId(-1))
-            .with_isolation_level(isolation.code())
-            .with_topics(topics.collect());
-        let answer = connection.call(&request, version, deadline).await?;
-        let mut listed = Vec::new();
-        for topic in &answer.topics {
-            let name: Arc<str> = topic.name.0.as_str().into();
-            for p in &topic.partitions {
-                let offset = ListedOffset {
-                    offset: (p.offset >= 0).then_some(p.offset),
-                    timestamp: (p.timestamp >= 0).then_some(p.timestamp),
-                    leader_epoch: (p.leader_epoch >= 0).then_some(p.leader_epoch),
-                };
-                let answer = if p.error_code == 0 { Ok(offset) } else { Err(ErrorCode(p.error_code)) };
-                listed.push((TopicPartition { topic: name.clone(), partition: p.partition_index }, answer));
-            }
-        }
-        Ok(listed)
+    ) -> Result<ByPartition<ListedOffset>> {
+        let question = WhichOffsets { wanted: wanted.iter().cloned().collect(), isolation };
+        leaders::ask(&self.cluster, &question, question.wanted.keys().cloned(), deadline).await
     }
 
     /// What `group` has committed; partitions without a commit are not in the result. Waits for open transactional commits.

@@ -103,6 +103,7 @@ mod tests {
             ("sasl.mechanism", "SCRAM-SHA-512"),
             ("sasl.jaas.config", "org.apache.kafka.common.security.scram.ScramLoginModule required username=\"u\" password=\"p;\\\"w\";"),
             ("ssl.ca.location", "/x/ca.pem"),
+            ("ssl.enabled.protocols", "TLSv1.1, TLSv1.3"),
             ("request.timeout.ms", "1500"),
         ]))
         .unwrap();
@@ -113,6 +114,7 @@ mod tests {
         let SaslCredentials::Password { username, password } = sasl.credentials else { panic!() };
         assert_eq!((username.as_str(), password.reveal()), ("u", "p;\"w"));
         assert_eq!(c.security.tls.as_ref().unwrap().roots, TrustRoots::File("/x/ca.pem".into()));
+        assert_eq!(c.security.tls.as_ref().unwrap().versions, TlsVersions::Only13);
         assert!(!format!("{c:?}").contains("p;"), "a password is shown by Debug");
     }
 
@@ -123,6 +125,7 @@ mod tests {
             (("request.timeout.ms", "soon"), "milliseconds"),
             (("security.protocol", "SASL_PLAINTEXT"), "sasl.mechanism"),
             (("ssl.truststore.type", "JKS"), "keytool"),
+            (("ssl.enabled.protocols", "TLSv1.1"), "TLSv1.3"),
             (("bootstrap.servers", "host"), "host:port"),
         ] {
             let e = ClientConfig::from_properties(&map(&[("bootstrap.servers", "a:1"), extra])).unwrap_err().to_string();

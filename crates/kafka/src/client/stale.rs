@@ -62,7 +62,7 @@ impl StaleTopics {
 
     /// A broker answered well: unless something is to be asked for all the same, the next pause is short again.
     pub fn calm(&mut self) {
-        if self.topics.is_empty() {
+        if self.topics.is_empty() && !self.asking {
             self.backoff = Backoff::default();
         }
     }

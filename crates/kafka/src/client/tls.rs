@@ -1,5 +1,5 @@
 //! TLS towards the brokers.
-use super::config::{TlsConfig, TlsVerify, TrustRoots};
+use super::config::{TlsConfig, TlsVerify, TlsVersions, TrustRoots};
 use super::error::{ClientError, Result};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -15,8 +15,8 @@ pub(crate) fn connector(config: &TlsConfig) -> Result<TlsConnector> {
     let roots = Arc::new(roots(&config.roots)?);
     let provider = Arc::new(ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|e| ClientError::config("ssl.protocol", e.to_string()))?;
+        .with_protocol_versions(versions(config.versions))
+        .map_err(|e| ClientError::config("ssl.enabled.protocols", e.to_string()))?;
     let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider)
         .build()
         .map_err(|e| ClientError::config("ssl.truststore.location", format!("no trust can be built on it: {e}")))?;
@@ -38,6 +38,17 @@ pub(crate) fn connector(config: &TlsConfig) -> Result<TlsConnector> {
         }
     };
     Ok(TlsConnector::from(Arc::new(tls)))
+}
+
+static ONLY_12: [&rustls::SupportedProtocolVersion; 1] = [&rustls::version::TLS12];
+static ONLY_13: [&rustls::SupportedProtocolVersion; 1] = [&rustls::version::TLS13];
+
+fn versions(allowed: TlsVersions) -> &'static [&'static rustls::SupportedProtocolVersion] {
+    match allowed {
+        TlsVersions::Both => rustls::DEFAULT_VERSIONS,
+        TlsVersions::Only12 => &ONLY_12,
+        TlsVersions::Only13 => &ONLY_13,
+    }
 }
 
 fn certificates(pem: &[u8]) -> std::result::Result<Vec<CertificateDer<'static>>, String> {

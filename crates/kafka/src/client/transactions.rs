@@ -3,11 +3,12 @@ use super::cluster::{Cluster, CoordinatorKind, Purpose, pause};
 use super::deadline::{Backoff, Deadline};
 use super::error::{ClientError, ErrorCode, Result};
 use super::metadata::TopicPartition;
+use super::producers::Producers;
 use kafka_protocol::messages::{
     DescribeTransactionsRequest, EndTxnRequest, InitProducerIdRequest, ListTransactionsRequest, ProducerId, TransactionalId,
 };
 use kafka_protocol::protocol::{Request, StrBytes};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What a producer writes as.
@@ -136,6 +137,17 @@ impl Transactions {
     /// On this cluster.
     pub fn new(cluster: Cluster) -> Self {
         Transactions { cluster }
+    }
+
+    /// The same brokers, asked as leaders of partitions.
+    pub fn producers(&self) -> Producers {
+        Producers::new(self.cluster.clone())
+    }
+
+    /// All partitions of a topic.
+    pub async fn partitions(&self, topic: &str, deadline: Deadline) -> Result<BTreeSet<TopicPartition>> {
+        let found = self.cluster.topic(topic, deadline).await?;
+        Ok(found.partitions.iter().map(|p| TopicPartition::new(topic, p.partition)).collect())
     }
 
     /// Version of EndTxn that will be used (5 where offered), 0 before the first contact.

@@ -2,6 +2,7 @@
 
 use super::{ConfigError, DeliveryGuarantee, KafkaProperties, bootstrap_servers};
 use crate::connect::{ClientSettings, client_settings};
+use crate::effect::{Role, without_effect};
 use crate::partitioner::Partitioner;
 use crate::sink::KafkaSink;
 use arrow::datatypes::SchemaRef;
@@ -12,6 +13,9 @@ use std::time::Duration;
 
 /// Makes a serializer for rows of a schema; called once per subtask, for the value and (with [`KeyFormat::Serialized`]) the key.
 pub type SerializerFactory = Arc<dyn Fn(&SchemaRef) -> Result<Box<dyn SerializationSchema>, String> + Send + Sync>;
+
+/// Below the default of `semel.sink.commit-timeout` (60 s), so that the sink's own message, which knows why, comes first.
+const DECISION_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// Where the topic's name comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +95,8 @@ pub struct SinkSettings {
     pub serializer: SerializerFactory,
     /// How long a commit, an abort or a pre-commit may take to be decided.
     pub decision_timeout: Duration,
+    /// Settings of Kafka's that were given and do nothing, with the reasons.
+    pub without_effect: Vec<String>,
 }
 
 impl fmt::Debug for SinkSettings {
@@ -139,7 +145,7 @@ impl KafkaSinkBuilder {
             headers: Vec::new(),
             timestamp_column: None,
             serializer,
-            decision_timeout: Duration::from_secs(120),
+            decision_timeout: DECISION_TIMEOUT,
         }
     }
 
@@ -214,7 +220,8 @@ impl KafkaSinkBuilder {
         self
     }
 
-    /// How long a pre-commit, commit or abort may stay undecided (coordinator away) before the generation fails; default 120 s.
+    /// How long a pre-commit, commit or abort may stay undecided (coordinator away) before the generation fails; default 50 s.
+    /// Keep it below `semel.sink.commit-timeout` (1 min), which cuts it off: `check` and every start compare them.
     pub fn decision_timeout(mut self, timeout: Duration) -> Self {
         self.decision_timeout = timeout;
         self
@@ -264,6 +271,7 @@ impl KafkaSinkBuilder {
         Ok(KafkaSink::new(SinkSettings {
             bootstrap_servers,
             client,
+            without_effect: without_effect(&self.properties, Role::Sink),
             properties: self.properties,
             topic,
             guarantee: self.guarantee,

@@ -3,6 +3,7 @@
 use super::{BoundedMode, ConfigError, KafkaProperties, OffsetResetStrategy, OffsetsInitializer, OnBadRecord, bootstrap_servers};
 use crate::client::IsolationLevel;
 use crate::connect::{ClientSettings, client_settings};
+use crate::effect::{Role, without_effect};
 use crate::source::KafkaSource;
 use crate::split::parse_split;
 use arrow::datatypes::{DataType, Field, Fields, SchemaRef, TimeUnit};
@@ -101,6 +102,8 @@ pub struct SourceSettings {
     pub on_bad_record: OnBadRecord,
     /// Whether the group's offsets are committed when a checkpoint is complete (for monitoring only).
     pub commit_offsets_on_checkpoint: bool,
+    /// Settings of Kafka's that were given and do nothing, with the reasons.
+    pub without_effect: Vec<String>,
     /// Appended columns.
     pub metadata: Vec<MetadataColumn>,
     /// Of the rows, with the metadata columns.
@@ -183,7 +186,8 @@ impl KafkaSourceBuilder {
         self
     }
 
-    /// Where a fresh start begins; default earliest.
+    /// Where a fresh start begins; default earliest. The property `auto.offset.reset` fills in what
+    /// [`committed_offsets`](OffsetsInitializer::committed_offsets) leaves open: where to begin partitions without a committed offset.
     pub fn starting_offsets(mut self, initializer: OffsetsInitializer) -> Self {
         self.starting = initializer;
         self
@@ -207,7 +211,7 @@ impl KafkaSourceBuilder {
         self
     }
 
-    /// `commit.offsets.on.checkpoint`; default: if there is a `group.id`.
+    /// `commit.offsets.on.checkpoint`; default: if there is a `group.id`. The property of that name says the same and counts more.
     pub fn commit_offsets_on_checkpoint(mut self, commit: bool) -> Self {
         self.commit_offsets = Some(commit);
         self
@@ -237,16 +241,25 @@ impl KafkaSourceBuilder {
             Some(other) => return wrong(format!("isolation.level must be read_committed or read_uncommitted, found {other:?}")),
         };
         let group_id = self.properties.get("group.id").map(str::to_owned).filter(|group| !group.is_empty());
-        let needs_group = matches!(self.starting, OffsetsInitializer::CommittedOffsets(_)) || self.bounded == BoundedMode::CommittedOffsets;
+        let mut without_effect = without_effect(&self.properties, Role::Source);
+        let (starting, ineffective) = reset(self.starting, self.properties.get("auto.offset.reset"))?;
+        without_effect.extend(ineffective);
+        let needs_group = matches!(starting, OffsetsInitializer::CommittedOffsets(_)) || self.bounded == BoundedMode::CommittedOffsets;
         if needs_group && group_id.is_none() {
             return wrong("group offsets need group.id".to_owned());
         }
-        let commit_offsets_on_checkpoint = self.commit_offsets.unwrap_or(group_id.is_some());
+        let commit_offsets = match self.properties.get("commit.offsets.on.checkpoint").map(str::trim) {
+            None => self.commit_offsets,
+            Some("true") => Some(true),
+            Some("false") => Some(false),
+            Some(other) => return wrong(format!("commit.offsets.on.checkpoint must be true or false, found {other:?}")),
+        };
+        let commit_offsets_on_checkpoint = commit_offsets.unwrap_or(group_id.is_some());
         if commit_offsets_on_checkpoint && group_id.is_none() {
             return wrong("commit.offsets.on.checkpoint needs group.id".to_owned());
         }
         for offsets in [
-            if let OffsetsInitializer::Offsets(offsets) = &self.starting { Some(offsets) } else { None },
+            if let OffsetsInitializer::Offsets(offsets) = &starting { Some(offsets) } else { None },
             if let BoundedMode::Offsets(offsets) = &self.bounded { Some(offsets) } else { None },
         ]
         .into_iter()
@@ -287,12 +300,13 @@ impl KafkaSourceBuilder {
             properties: self.properties,
             topics,
             group_id,
-            starting: self.starting,
+            starting,
             bounded: self.bounded,
             isolation,
             discovery_interval,
             on_bad_record: self.on_bad_record,
             commit_offsets_on_checkpoint,
+            without_effect,
             metadata: self.metadata,
             schema: Arc::new(arrow::datatypes::Schema::new_with_metadata(fields, schema.metadata().clone())),
             deserializer: self.deserializer,
@@ -304,5 +318,57 @@ impl OffsetsInitializer {
     /// `group-offsets`, failing where the group has none.
     pub fn committed_offsets() -> OffsetsInitializer {
         OffsetsInitializer::CommittedOffsets(OffsetResetStrategy::None)
+    }
+}
+
+/// Where to begin by `auto.offset.reset`, and what to say where it does nothing. It is asked only where the group has committed
+/// nothing and the program does not say; a position that is out of range is never reset by it.
+fn reset(starting: OffsetsInitializer, property: Option<&str>) -> Result<(OffsetsInitializer, Option<String>), ConfigError> {
+    let strategy = match property.map(|text| text.trim().to_ascii_lowercase()).as_deref() {
+        None => return Ok((starting, None)),
+        Some("earliest") => OffsetResetStrategy::Earliest,
+        Some("latest") => OffsetResetStrategy::Latest,
+        Some("none") => OffsetResetStrategy::None,
+        Some(other) => return Err(ConfigError(format!("auto.offset.reset must be earliest, latest or none, found {other:?}"))),
+    };
+    let ineffective = match starting {
+        OffsetsInitializer::CommittedOffsets(OffsetResetStrategy::None) => {
+            return Ok((OffsetsInitializer::CommittedOffsets(strategy), None));
+        }
+        OffsetsInitializer::CommittedOffsets(own) if own == strategy => None,
+        OffsetsInitializer::CommittedOffsets(_) => Some("the program says something else"),
+        _ => Some("used by startup mode group-offsets only, OffsetsInitializer::committed_offsets()"),
+    };
+    Ok((starting, ineffective.map(|why| format!("auto.offset.reset ({why})"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use OffsetResetStrategy::{Earliest, Latest, None as Fail};
+    use OffsetsInitializer::CommittedOffsets as Committed;
+
+    #[test]
+    fn auto_offset_reset_fills_in_what_the_program_leaves_open() {
+        assert_eq!(reset(Committed(Fail), Some("Earliest")), Ok((Committed(Earliest), None)));
+        assert_eq!(reset(Committed(Fail), Some("none")), Ok((Committed(Fail), None)));
+        assert_eq!(reset(Committed(Fail), None), Ok((Committed(Fail), None)));
+        assert_eq!(reset(Committed(Latest), Some("latest")), Ok((Committed(Latest), None)));
+        let named = |starting: OffsetsInitializer, property| match reset(starting.clone(), Some(property)) {
+            Ok((same, Some(text))) => same == starting && text.starts_with("auto.offset.reset ("),
+            _ => false,
+        };
+        assert!(named(Committed(Latest), "earliest") && named(OffsetsInitializer::Earliest, "latest"));
+        assert!(reset(Committed(Fail), Some("soonest")).is_err_and(|error| error.0.contains("soonest")));
+    }
+
+    #[test]
+    fn commits_at_checkpoints_can_be_turned_off_by_property() {
+        let schema: SchemaRef = Arc::new(arrow::datatypes::Schema::new(vec![Field::new("n", DataType::Int64, false)]));
+        let builder = KafkaSource::json(schema).bootstrap_servers("localhost:1").topics(["t"]).group_id("g");
+        let commits = |builder: KafkaSourceBuilder| builder.build().map(|source| source.settings().commit_offsets_on_checkpoint);
+        assert_eq!(commits(builder.clone()), Ok(true));
+        assert_eq!(commits(builder.clone().property("commit.offsets.on.checkpoint", "false")), Ok(false));
+        assert!(commits(builder.property("commit.offsets.on.checkpoint", "no")).is_err());
     }
 }

@@ -1,16 +1,17 @@
 //! [`DataStream<T>`]: one record at a time, in closures.
 //!
 //! Rows are turned into records of a serde type and back, batch by batch. That costs several times what [`Stream`]'s expressions
-//! cost: use closures where the logic needs them.
+//! cost: use closures where the logic needs them. A closure that panics fails the job, which restarts under its strategy; the failure
+//! names the operator, the row's place in its batch, and what the panic said.
 use super::error::{column_index, describe};
 use super::keyed::KeyedStream;
 use super::plan::Work;
 use super::stream::DataStreamSink;
 use super::{ApiError, Stream, col};
-use arrow::array::RecordBatch;
+use arrow::array::{BooleanArray, BooleanBufferBuilder, RecordBatch};
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use semel_engine::event_time::EventTime;
-use semel_engine::failure::Failure;
+use semel_engine::failure::{Failure, caught};
 use semel_engine::operators::transform::{Function, Transform};
 use semel_engine::sink::TwoPhaseCommitSink;
 use serde::Serialize;
@@ -66,7 +67,12 @@ impl<T: DeserializeOwned + 'static> DataStream<T> {
         let function = move || {
             let mut keep = keep.clone();
             Box::new(move |rows: RecordBatch, out: &mut Vec<RecordBatch>| {
-                let mask: arrow::array::BooleanArray = records::<T>(&rows)?.iter().map(|record| Some(keep(record))).collect();
+                let mut mask = BooleanBufferBuilder::new(rows.num_rows());
+                each(records::<T>(&rows)?.iter(), |record| {
+                    mask.append(keep(record));
+                    Ok(())
+                })?;
+                let mask = BooleanArray::from(mask.finish());
                 out.push(arrow::compute::filter_record_batch(&rows, &mask).map_err(|e| Failure::Fatal(e.to_string()))?);
                 Ok(())
             }) as Box<dyn Function>
@@ -133,9 +139,10 @@ impl<T: DeserializeOwned + 'static> DataStream<T> {
             let (mut map, fields) = (map.clone(), fields.clone());
             Box::new(move |rows: RecordBatch, out: &mut Vec<RecordBatch>| {
                 let mut made: Vec<U> = Vec::with_capacity(rows.num_rows());
-                for record in records::<T>(&rows)? {
+                each(records::<T>(&rows)?.into_iter(), |record| {
                     made.extend(map(record).map_err(|e| Failure::Fatal(e.to_string()))?);
-                }
+                    Ok(())
+                })?;
                 if !made.is_empty() {
                     let rows = serde_arrow::to_record_batch(&fields, &made)
                         .map_err(|e| Failure::Fatal(format!("a {} does not fit the columns: {e}", rust_name::<U>())))?;
@@ -196,6 +203,13 @@ impl<T: DeserializeOwned + 'static> DataStream<T> {
 
 fn records<T: DeserializeOwned>(rows: &RecordBatch) -> Result<Vec<T>, Failure> {
     serde_arrow::from_record_batch(rows).map_err(|e| Failure::Fatal(format!("a row cannot be read as {}: {e}", rust_name::<T>())))
+}
+
+/// Gives each record to a closure. What the closure reports, or panics with, says which record it was; that costs nothing before.
+fn each<R: ExactSizeIterator>(mut records: R, mut closure: impl FnMut(R::Item) -> Result<(), Failure>) -> Result<(), Failure> {
+    let all = records.len();
+    let ended = caught(|| records.by_ref().try_for_each(&mut closure)).unwrap_or_else(|panic| Err(Failure::Retryable(panic)));
+    ended.map_err(|failure| failure.within(format_args!("row {} of a batch of {all}", all - records.len())))
 }
 
 /// The columns of a record type, as far as the type tells them.

@@ -39,7 +39,8 @@ impl StreamExecutionEnvironment {
         StreamExecutionEnvironment { shared: Rc::default(), settings: settings.clone() }
     }
 
-    /// A parameter of the program: `--param brokers=...` or `SEMEL_PARAM_BROKERS=...`.
+    /// A parameter of the program: `--param brokers=...` or `SEMEL_PARAM_BROKERS=...`. A `--param` that the program has not asked for
+    /// when it is built is refused as a mistake: ask for all before branching.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.settings.parameter(name)
     }

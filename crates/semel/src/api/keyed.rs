@@ -44,30 +44,6 @@ impl KeyedStream {
         let operator = KeyedAggregate::new(rows.schema.clone(), &self.keys, &calls, self.emit)?;
         Ok(add(&rows, "aggregate", Arc::new(operator)))
     }
-
-    /// The running number of rows, as `count`.
-    ///
-    /// # Errors
-    /// As [`Self::aggregate`]; so for the following.
-    pub fn count(&self) -> Result<Stream, ApiError> {
-        self.aggregate([aggregates::count()])
-    }
-    /// The running sum, as `sum_<column>`.
-    pub fn sum(&self, column: &str) -> Result<Stream, ApiError> {
-        self.aggregate([aggregates::sum(column)])
-    }
-    /// The running minimum, as `min_<column>`.
-    pub fn min(&self, column: &str) -> Result<Stream, ApiError> {
-        self.aggregate([aggregates::min(column)])
-    }
-    /// The running maximum, as `max_<column>`.
-    pub fn max(&self, column: &str) -> Result<Stream, ApiError> {
-        self.aggregate([aggregates::max(column)])
-    }
-    /// The running mean, as `avg_<column>`.
-    pub fn avg(&self, column: &str) -> Result<Stream, ApiError> {
-        self.aggregate([aggregates::avg(column)])
-    }
 }
 
 /// The name of a side output.
@@ -130,31 +106,40 @@ impl WindowedStream {
         }
         Ok(result)
     }
-
-    /// The number of rows, as `count`.
-    ///
-    /// # Errors
-    /// As [`Self::aggregate`]; so for the following.
-    pub fn count(&self) -> Result<Stream, ApiError> {
-        self.aggregate([aggregates::count()])
-    }
-    /// The sum, as `sum_<column>`.
-    pub fn sum(&self, column: &str) -> Result<Stream, ApiError> {
-        self.aggregate([aggregates::sum(column)])
-    }
-    /// The minimum, as `min_<column>`.
-    pub fn min(&self, column: &str) -> Result<Stream, ApiError> {
-        self.aggregate([aggregates::min(column)])
-    }
-    /// The maximum, as `max_<column>`.
-    pub fn max(&self, column: &str) -> Result<Stream, ApiError> {
-        self.aggregate([aggregates::max(column)])
-    }
-    /// The mean, as `avg_<column>`.
-    pub fn avg(&self, column: &str) -> Result<Stream, ApiError> {
-        self.aggregate([aggregates::avg(column)])
-    }
 }
+
+/// The shorthands for a single aggregate.
+macro_rules! shorthands {
+    ($stream:ty, $running:literal) => {
+        impl $stream {
+            #[doc = concat!("The ", $running, "number of rows, as `count`.")]
+            ///
+            /// # Errors
+            /// As [`Self::aggregate`]; so for the following.
+            pub fn count(&self) -> Result<Stream, ApiError> {
+                self.aggregate([aggregates::count()])
+            }
+            #[doc = concat!("The ", $running, "sum, as `sum_<column>`.")]
+            pub fn sum(&self, column: &str) -> Result<Stream, ApiError> {
+                self.aggregate([aggregates::sum(column)])
+            }
+            #[doc = concat!("The ", $running, "minimum, as `min_<column>`.")]
+            pub fn min(&self, column: &str) -> Result<Stream, ApiError> {
+                self.aggregate([aggregates::min(column)])
+            }
+            #[doc = concat!("The ", $running, "maximum, as `max_<column>`.")]
+            pub fn max(&self, column: &str) -> Result<Stream, ApiError> {
+                self.aggregate([aggregates::max(column)])
+            }
+            #[doc = concat!("The ", $running, "mean, as `avg_<column>`.")]
+            pub fn avg(&self, column: &str) -> Result<Stream, ApiError> {
+                self.aggregate([aggregates::avg(column)])
+            }
+        }
+    };
+}
+shorthands!(KeyedStream, "running ");
+shorthands!(WindowedStream, "");
 
 fn resolve(calls: impl IntoIterator<Item = AggregateCall>, keys: &[String], before: &[&str]) -> Result<Vec<Aggregation>, ApiError> {
     let calls: Vec<Aggregation> = calls.into_iter().map(|call| call.0).collect();

@@ -14,15 +14,22 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run the job, from its newest checkpoint if there is one. SIGTERM takes a final checkpoint, commits it and ends.
-    Run,
-    /// Look at everything that the job needs (folders, brokers, timeouts, permissions) and start nothing.
-    Check,
-    /// Look at the job's checkpoints.
+    #[command(flatten)]
+    Job(JobCommand),
+    /// Look at the job's checkpoints. With --checkpoint-dir it needs none of the program's parameters.
     Checkpoints {
         #[command(subcommand)]
         command: CheckpointsCommand,
     },
+}
+
+/// What needs the job, and so the program's parameters.
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobCommand {
+    /// Run the job, from its newest checkpoint if there is one. SIGTERM takes a final checkpoint, commits it and ends.
+    Run,
+    /// Look at everything that the job needs (folders, brokers, timeouts, permissions) and start nothing.
+    Check,
     /// Look at the transactions of the job's sinks, and end them by hand.
     Transactions {
         #[command(subcommand)]
@@ -47,7 +54,8 @@ pub(crate) enum TransactionsCommand {
     List,
     /// Commit what the journal holds and end what it does not hold, as a start would. Takes over from a job that still runs.
     Commit,
-    /// Abort one open transaction: its rows will never appear. Refused for one that the journal holds.
+    /// Abort one open transaction: its rows will never appear. Refused for one that the journal holds. Takes over from a job that
+    /// still runs, which then stops.
     Abort {
         /// Uid of the sink.
         #[arg(long)]
@@ -74,13 +82,16 @@ pub(crate) struct SettingArgs {
     /// With --from: allow it although rows after that checkpoint are committed and will come again
     #[arg(long, global = true)]
     accept_duplicates: bool,
+    /// Start although rows of the newest checkpoint are lost at the target (exit code 79): they will never appear
+    #[arg(long, global = true)]
+    accept_losses: bool,
     /// Start although the checkpoint holds state of operators that the job no longer has
     #[arg(long, global = true)]
     allow_non_restored_state: bool,
     /// Any option; may be repeated
     #[arg(long, global = true, value_name = "OPTION=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
-    /// A parameter of the program itself; may be repeated
+    /// A parameter of the program itself; may be repeated; one that the program does not have is refused
     #[arg(long, global = true, value_name = "NAME=VALUE", value_parser = pair)]
     param: Vec<(String, String)>,
 }
@@ -91,12 +102,12 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 impl SettingArgs {
-    /// Takes environment and command line into the settings; answers with unknown `SEMEL_` variables.
+    /// Takes environment and command line into the settings; answers with warnings of unknown `SEMEL_` variables.
     pub fn apply(&self, settings: &mut Settings) -> Result<Vec<String>, OptionError> {
         for (name, value) in &self.param {
             settings.set_parameter(name, value);
         }
-        let unknown =
+        let warnings =
             settings.set_from_environment(std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))))?;
         let mut set = |name: &str, value: &str, flag: &str| settings.set(name, value, Origin::Flag(flag.to_owned()));
         for (name, value) in &self.set {
@@ -115,12 +126,13 @@ impl SettingArgs {
         }
         let switches = [
             ("semel.state-recovery.accept-duplicates", self.accept_duplicates, "--accept-duplicates"),
+            ("semel.state-recovery.accept-losses", self.accept_losses, "--accept-losses"),
             ("execution.state-recovery.ignore-unclaimed-state", self.allow_non_restored_state, "--allow-non-restored-state"),
         ];
         for (name, _, flag) in switches.into_iter().filter(|(_, on, _)| *on) {
             set(name, "true", flag)?;
         }
-        Ok(unknown)
+        Ok(warnings)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::job::Job;
 use crate::options::{OptionError, Origin, Settings};
 use crate::supervisor::{self, Ended};
 use crate::{logging, metrics};
-use args::{CheckpointsCommand, Cli, Command, TransactionsCommand};
+use args::{CheckpointsCommand, Cli, Command, JobCommand, TransactionsCommand};
 use clap::Parser;
 use semel_checkpoint::{Store, open_store};
 use semel_engine::failure::Failure;
@@ -28,8 +28,8 @@ use tracing::{error, info, warn};
 pub fn main<E: Display>(build: impl FnOnce(&Settings) -> Result<Job, E>) -> ExitCode {
     let cli = Cli::parse();
     let mut settings = Settings::default();
-    let unknown = match cli.settings.apply(&mut settings) {
-        Ok(unknown) => unknown,
+    let mut warnings = match cli.settings.apply(&mut settings) {
+        Ok(warnings) => warnings,
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::from(78);
@@ -38,16 +38,22 @@ pub fn main<E: Display>(build: impl FnOnce(&Settings) -> Result<Job, E>) -> Exit
     if worker::is_worker() {
         return worker::main(build, &mut settings);
     }
-    let built = build(&settings).map_err(|e| format!("building the job: {e}"));
-    let job = built.and_then(|job| with_defaults(&mut settings, &job).map(|()| job).map_err(|e| e.to_string()));
-    logging::set_who(None, None);
-    logging::start(&settings);
-    for name in unknown {
-        warn!("environment variable {name} is no option of Semel and is ignored");
-    }
-    let ended = match &job {
-        Ok(job) => dispatch(cli.command, job, &settings),
-        Err(why) => Err(Failure::Fatal(why.clone())),
+    let ended = match cli.command {
+        Command::Checkpoints { command } => {
+            // Who only looks at the store, and says where it is, need not have the program's parameters at hand.
+            let placed = match settings.checkpoint_dir() {
+                Ok(_) => Ok(()),
+                Err(_) => built(build, &mut settings, &mut warnings).map(drop),
+            };
+            begin(&settings, warnings);
+            let placed = placed.map_err(|why| Failure::Fatal(format!("{why}. With --checkpoint-dir the job is not needed")));
+            placed.and_then(|()| look(command, &settings))
+        }
+        Command::Job(command) => {
+            let job = built(build, &mut settings, &mut warnings);
+            begin(&settings, warnings);
+            job.and_then(|job| dispatch(command, &job, &settings))
+        }
     };
     match ended {
         Ok(code) => code,
@@ -58,25 +64,54 @@ pub fn main<E: Display>(build: impl FnOnce(&Settings) -> Result<Job, E>) -> Exit
     }
 }
 
+/// The job, with its options taken into the settings. The error says why there is none.
+fn built<E: Display>(
+    build: impl FnOnce(&Settings) -> Result<Job, E>,
+    settings: &mut Settings,
+    warnings: &mut Vec<String>,
+) -> Result<Job, Failure> {
+    let fatal = |e: OptionError| Failure::Fatal(e.to_string());
+    let job = build(settings).map_err(|e| {
+        let hint = settings.misspelled_parameter().map_or(String::new(), |hint| format!(" ({hint})"));
+        Failure::Fatal(format!("building the job: {e}{hint}"))
+    })?;
+    warnings.extend(settings.check_parameters().map_err(fatal)?);
+    with_defaults(settings, &job).map_err(fatal)?;
+    Ok(job)
+}
+
+fn begin(settings: &Settings, warnings: Vec<String>) {
+    logging::set_who(None, None);
+    logging::start(settings);
+    warnings.into_iter().for_each(|warning| warn!("{warning}"));
+}
+
 /// Puts the options that the job sets below those of environment and command line.
 pub(crate) fn with_defaults(settings: &mut Settings, job: &Job) -> Result<(), OptionError> {
     job.options.iter().try_for_each(|(name, value)| settings.set(name, value, Origin::Code))
 }
 
-fn dispatch(command: Command, job: &Job, settings: &Settings) -> Result<ExitCode, Failure> {
+fn runtime() -> Result<Runtime, Failure> {
     let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("io").enable_all().build();
-    let runtime = runtime.map_err(|e| Failure::Retryable(format!("starting threads: {e}")))?;
+    runtime.map_err(|e| Failure::Retryable(format!("starting threads: {e}")))
+}
+
+fn look(command: CheckpointsCommand, settings: &Settings) -> Result<ExitCode, Failure> {
+    let (store, runtime) = (open(settings)?, runtime()?);
     let code = match command {
-        Command::Run => run(&runtime, job, settings),
-        Command::Check => runtime.block_on(check::check(job, settings)),
-        Command::Checkpoints { command } => {
-            let store = open(settings)?;
-            match command {
-                CheckpointsCommand::List => runtime.block_on(checkpoints::list(store)),
-                CheckpointsCommand::Inspect { id } => runtime.block_on(checkpoints::inspect(store, id)),
-            }
-        }
-        Command::Transactions { command } => match command {
+        CheckpointsCommand::List => runtime.block_on(checkpoints::list(store)),
+        CheckpointsCommand::Inspect { id } => runtime.block_on(checkpoints::inspect(store, id)),
+    };
+    runtime.shutdown_background();
+    code
+}
+
+fn dispatch(command: JobCommand, job: &Job, settings: &Settings) -> Result<ExitCode, Failure> {
+    let runtime = runtime()?;
+    let code = match command {
+        JobCommand::Run => run(&runtime, job, settings),
+        JobCommand::Check => runtime.block_on(check::check(job, settings)),
+        JobCommand::Transactions { command } => match command {
             TransactionsCommand::List => runtime.block_on(transactions::list(job, settings)),
             TransactionsCommand::Commit => runtime.block_on(transactions::commit(job, settings)),
             TransactionsCommand::Abort { sink, name } => runtime.block_on(transactions::abort(job, settings, &sink, &name)),

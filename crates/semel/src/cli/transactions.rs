@@ -57,14 +57,17 @@ pub(super) async fn list(job: &Job, settings: &Settings) -> Result<ExitCode, Fai
 }
 
 pub(super) async fn commit(job: &Job, settings: &Settings) -> Result<ExitCode, Failure> {
-    let started =
-        start::start(&Start { job, settings, store: open(settings)?, first: true, claimed: &Cell::new(None), threads: 1, processes: 1 })
-            .await?;
+    let claimed = Cell::new(None);
+    let started = start::start(&request(job, settings, &claimed)?).await?;
     println!(
         "generation {}: {} transactions of the journal are committed, {} others were ended",
         started.assignment.identity.generation, started.committed, started.aborted
     );
     Ok(ExitCode::SUCCESS)
+}
+
+fn request<'a>(job: &'a Job, settings: &'a Settings, claimed: &'a Cell<Option<Generation>>) -> Result<Start<'a>, Failure> {
+    Ok(Start { job, settings, store: open(settings)?, first: true, claimed, threads: 1, processes: 1 })
 }
 
 pub(super) async fn abort(job: &Job, settings: &Settings, sink: &str, name: &str) -> Result<ExitCode, Failure> {
@@ -76,14 +79,26 @@ pub(super) async fn abort(job: &Job, settings: &Settings, sink: &str, name: &str
         return Err(Failure::Fatal(format!("sink {sink}: its external system has no transactions that could be aborted by name")));
     };
     let known = known(settings).await?;
-    if let Some((checkpoint, _)) = known.pending.iter().find(|(_, c)| c.sink.as_str() == sink && mentions(&c.handle, name)) {
-        return Err(Failure::Fatal(format!(
-            "{name} belongs to checkpoint {checkpoint}, whose rows would be lost: commit it with `transactions commit`, or start the job"
-        )));
+    unless_held(known.pending.iter().map(|(checkpoint, c)| (*checkpoint, c)), sink, name)?;
+    if known.identity.is_some() {
+        // A job that runs may be about to write the entry that holds it: from the claim on it cannot.
+        let claimed = Cell::new(None);
+        let claim = start::take_over(&request(job, settings, &claimed)?).await?;
+        unless_held(claim.pending.iter().map(|(permit, c)| (permit.checkpoint(), c)), sink, name)?;
     }
     abort_now(admin.as_ref(), sink, name).await?;
     println!("{name} is aborted");
     Ok(ExitCode::SUCCESS)
+}
+
+fn unless_held<'a>(pending: impl Iterator<Item = (CheckpointId, &'a Committable)>, sink: &str, name: &str) -> Result<(), Failure> {
+    let mut pending = pending.filter(|(_, c)| c.sink.as_str() == sink && mentions(&c.handle, name));
+    match pending.next() {
+        None => Ok(()),
+        Some((checkpoint, _)) => Err(Failure::Fatal(format!(
+            "{name} belongs to checkpoint {checkpoint}, whose rows would be lost: commit it with `transactions commit`, or start the job"
+        ))),
+    }
 }
 
 async fn abort_now(admin: &dyn TransactionAdmin, sink: &str, name: &str) -> Result<(), Failure> {

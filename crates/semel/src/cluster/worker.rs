@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::{debug, error};
+use tracing::{debug, error, warn};
 
 /// Tells a process that it is a worker: the supervisor's process id. Nothing secret; that comes through stdin.
 pub(crate) const WORKER_OF: &str = "SEMEL_WORKER_OF";
@@ -152,7 +152,11 @@ impl Worker {
         logging::set_who(Some(process), Some(generation));
         let control = self.control.clone();
         on_failure(move |failure| {
-            error!("{failure}");
+            match failure {
+                // The peer, or what has become of it, is the error.
+                Failure::PeerLost(_) => warn!("{failure}"),
+                _ => error!("{failure}"),
+            }
             control.send(&FromWorker::Failed(failure.clone()));
         });
         let mesh = Mesh {

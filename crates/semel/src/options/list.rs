@@ -141,6 +141,12 @@ pub static OPTIONS: &[OptionSpec] = &[
         "Allow it although rows after that checkpoint are committed and will come again.",
     ),
     o(
+        "semel.state-recovery.accept-losses",
+        Kind::Bool,
+        "false",
+        "Start although rows that the journal holds are proven lost: they will never appear.",
+    ),
+    o(
         "execution.state-recovery.ignore-unclaimed-state",
         Kind::Bool,
         "false",
@@ -192,7 +198,12 @@ pub static OPTIONS: &[OptionSpec] = &[
     o("semel.ticks-in-flight", COUNT, "4", "Ticks that sources may be ahead of the sink writers: bounds memory."),
     o("semel.source.max-bytes-per-tick", Kind::Size, "4mb", "Bytes that one source subtask may emit in a tick."),
     o("semel.sink.buffer-size", Kind::Size, "4mb", "Bytes that one sink subtask buffers before it pushes back."),
-    o("semel.sink.commit-timeout", TIME, "1 min", "Deadline of one pre-commit or commit."),
+    o(
+        "semel.sink.commit-timeout",
+        TIME,
+        "1 min",
+        "Deadline of one pre-commit or commit. Keep it above the decision timeout of Kafka sinks (50 s).",
+    ),
     o("semel.sink.sweep-interval", TIME, "10 s", "Time between two sweeps for transactions of earlier generations."),
     o("metrics.port", Kind::Port, "0", "Port of /metrics and /health; 0 takes a free one and logs it."),
     o("metrics.bind-address", Kind::Text, "127.0.0.1", "Its address."),

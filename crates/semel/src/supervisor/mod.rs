@@ -30,6 +30,8 @@ use tracing::{error, info, warn};
 const GATHER: Duration = Duration::from_millis(30);
 /// Processes that have seen the end of the job end within this time.
 const LEAVE: Duration = Duration::from_secs(5);
+/// How long the end of what a failed job leaves open may take.
+const CLEAR_UP: Duration = Duration::from_secs(10);
 /// A pause before a restart that is longer than this is not spent with idle processes.
 const IDLE: Duration = Duration::from_secs(2);
 
@@ -114,7 +116,7 @@ pub async fn run(job: &Job, settings: &Settings, recorder: Option<PrometheusHand
     let signals = |kind| signal(kind).map_err(|e| Failure::Retryable(format!("signals: {e}")));
     let signals = Signals { terminate: signals(SignalKind::terminate())?, interrupt: signals(SignalKind::interrupt())? };
     let team = Processes::new(bind, Secret::from_environment(), job.graph.hash(), timing, settings.duration("semel.start-timeout"))?;
-    let page = Page::new(recorder);
+    let page = Page::new(preflight::name(job, settings), recorder);
     let generation = Cell::new(None);
     let served = page.clone().serve(settings);
     let supervisor = Supervisor {
@@ -128,6 +130,7 @@ pub async fn run(job: &Job, settings: &Settings, recorder: Option<PrometheusHand
         signals,
         stop: None,
         generation: &generation,
+        ran: false,
         page,
         began: Instant::now(),
         failed_at: None,
@@ -153,6 +156,8 @@ struct Supervisor<'a> {
     stop: Option<Instant>,
     /// The newest generation that this supervisor has claimed.
     generation: &'a Cell<Option<Generation>>,
+    /// Whether a generation has got to work.
+    ran: bool,
     page: Page,
     began: Instant,
     failed_at: Option<Instant>,
@@ -163,7 +168,31 @@ impl Supervisor<'_> {
         let ended = self.generations().await;
         self.team.kill();
         self.team.reap(LEAVE).await;
+        if let Err(Failure::Fatal(_) | Failure::Retryable(_) | Failure::PeerLost(_)) = &ended
+            && self.ran
+            && self.stop.is_none()
+        {
+            self.clear_up().await;
+        }
         ended
+    }
+
+    /// Leaves nothing open at the targets, if that can be done soon.
+    async fn clear_up(&self) {
+        let request = Start {
+            job: self.job,
+            settings: self.settings,
+            store: self.store.clone(),
+            first: false,
+            claimed: self.generation,
+            threads: self.threads,
+            processes: self.processes,
+        };
+        match tokio::time::timeout(CLEAR_UP, start::clear_up(&request)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => warn!("after the last failure, transactions may be left open until the next start: {why}"),
+            Err(_) => warn!("after the last failure, transactions may be left open until the next start: not ended within {CLEAR_UP:?}"),
+        }
     }
 
     async fn generations(&mut self) -> Result<Ended, Failure> {
@@ -230,6 +259,7 @@ impl Supervisor<'_> {
             }
         }
         self.team.assign(&assignment);
+        self.ran = true;
         self.watch(generation).await
     }
 
@@ -317,7 +347,7 @@ impl Supervisor<'_> {
                 Err(_) => warn!("after a failure: the journal could not be read within 10 s"),
             }
         }
-        if !matches!(failure, Failure::Retryable(_)) {
+        if !matches!(failure, Failure::Retryable(_) | Failure::PeerLost(_)) {
             return Err(failure);
         }
         if self.stop.is_some_and(|asked| asked.elapsed() >= self.settings.duration("semel.shutdown-timeout")) {

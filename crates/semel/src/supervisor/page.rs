@@ -1,8 +1,9 @@
-//! `/metrics` and `/health` of a running job, on one port for all its processes.
+//! `/metrics` and `/health` of a running job, on one port for all its processes, and `/` with links to them.
 use crate::metrics::merge;
 use crate::options::Settings;
 use axum::Router;
 use axum::http::StatusCode;
+use axum::response::Html;
 use axum::routing::get;
 use metrics_exporter_prometheus::PrometheusHandle;
 use semel_engine::failure::Failure;
@@ -15,6 +16,7 @@ use tracing::{info, warn};
 /// What the page shows.
 #[derive(Clone)]
 pub(super) struct Page {
+    job: String,
     own: Option<PrometheusHandle>,
     state: Arc<Mutex<State>>,
 }
@@ -26,8 +28,9 @@ struct State {
 }
 
 impl Page {
-    pub fn new(own: Option<PrometheusHandle>) -> Page {
-        Page { own, state: Arc::default() }
+    /// Of the job of this name.
+    pub fn new(job: String, own: Option<PrometheusHandle>) -> Page {
+        Page { job, own, state: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -50,6 +53,18 @@ impl Page {
         merge(&own, state.workers.iter().map(|(index, text)| (*index, text.as_str())))
     }
 
+    fn health(&self) -> (StatusCode, &'static str) {
+        if self.state().running { (StatusCode::OK, "running\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "starting\n") }
+    }
+
+    fn index(&self) -> Html<String> {
+        let (job, state) = (escaped(&self.job), self.health().1.trim());
+        Html(format!(
+            "<!doctype html>\n<title>{job}: {state}</title>\n<h1>{job}</h1>\n<p>The job is {state}.</p>\n<ul>\n\
+             <li><a href=\"metrics\">metrics</a>: Prometheus text\n<li><a href=\"health\">health</a>: 200 while it runs, else 503\n</ul>\n"
+        ))
+    }
+
     /// Serves the page until the process ends.
     pub async fn serve(self, settings: &Settings) -> Result<(), Failure> {
         if !settings.flag("metrics.enabled") {
@@ -64,20 +79,34 @@ impl Page {
         if let Ok(at) = listener.local_addr() {
             info!("metrics at http://{at}/metrics");
         }
-        let health = self.clone();
+        let (index, health) = (self.clone(), self.clone());
         let router = Router::new()
+            .route("/", get(move || async move { index.index() }))
             .route("/metrics", get(move || async move { ([("content-type", "text/plain; version=0.0.4")], self.metrics()) }))
-            .route(
-                "/health",
-                get(move || async move {
-                    if health.state().running { (StatusCode::OK, "running\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "starting\n") }
-                }),
-            );
+            .route("/health", get(move || async move { health.health() }));
         tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {
                 warn!(%error, "metrics are not served any more");
             }
         });
         Ok(())
+    }
+}
+
+/// As text in HTML.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_index_names_the_job_and_its_state() {
+        let page = Page::new("a<b>&c".into(), None);
+        assert!(page.index().0.contains("<h1>a&lt;b&gt;&amp;c</h1>\n<p>The job is starting."));
+        page.running(true);
+        assert!(page.index().0.contains("The job is running."));
     }
 }

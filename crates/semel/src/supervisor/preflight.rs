@@ -28,6 +28,7 @@ pub fn needs(job: &Job, settings: &Settings, job_uuid: Option<JobUuid>) -> Resul
         checkpoint_interval: checkpoint.interval,
         checkpoint_timeout: checkpoint.timeout,
         max_concurrent_checkpoints: checkpoint.max_concurrent_checkpoints,
+        commit_timeout: settings.engine().commit_timeout,
         longest_restart: RestartStrategy::from_settings(settings).map_err(fatal)?.longest_pause(),
     })
 }
@@ -83,23 +84,13 @@ pub(super) async fn checks(job: &Job, settings: &Settings, store: &Arc<dyn Store
     Ok(std::iter::once(folder).chain(restored).chain(connectors).collect())
 }
 
-pub(super) fn finding(
-    severity: Severity,
-    check: &str,
-    found: impl Into<String>,
-    needed: impl Into<String>,
-    remedy: impl Into<String>,
-) -> Finding {
-    Finding { severity, check: check.to_owned(), found: found.into(), needed: needed.into(), remedy: remedy.into() }
-}
-
 fn folder(severity: Severity, found: String) -> Finding {
     let needed = "writable, puts really conditional, of this job alone";
     let remedy = match severity {
         Severity::Unanswered => "see that the store runs and can be reached from here",
         _ => "choose another folder with --checkpoint-dir, or repair its permissions",
     };
-    finding(severity, "checkpoint folder", found, needed, remedy)
+    Finding::new(severity, "checkpoint folder", found, needed, remedy)
 }
 
 async fn connectors(job: &Job, needs: &JobNeeds) -> Vec<Finding> {
@@ -112,7 +103,7 @@ async fn connectors(job: &Job, needs: &JobNeeds) -> Vec<Finding> {
 async fn limited(who: String, call: impl Future<Output = Vec<Finding>>) -> Vec<Finding> {
     let found = tokio::time::timeout(DEADLINE, call).await.unwrap_or_else(|_| {
         let remedy = "check that it runs and that addresses and firewalls are right";
-        vec![finding(Severity::Unanswered, "external system", format!("no answer within {DEADLINE:?}"), "an answer", remedy)]
+        vec![Finding::new(Severity::Unanswered, "external system", format!("no answer within {DEADLINE:?}"), "an answer", remedy)]
     });
     found.into_iter().map(|f| Finding { check: format!("{who}: {}", f.check), ..f }).collect()
 }

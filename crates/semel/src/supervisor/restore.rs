@@ -1,5 +1,4 @@
 //! Whether a job may go on from what its journal holds. Decisions only: the journal's entries come in.
-use super::preflight::finding;
 use crate::options::Settings;
 use semel_checkpoint::{CheckpointEntry, CheckpointId, Committable, JournalView, decide_claim};
 use semel_engine::failure::Failure;
@@ -14,7 +13,7 @@ pub(crate) fn from(settings: &Settings) -> Option<CheckpointId> {
 
 /// What a start would restore, and what speaks against it.
 pub(crate) fn findings(graph: &Graph, settings: &Settings, view: &JournalView) -> Vec<Finding> {
-    let told = |severity, found: String| finding(severity, "restore", found, "", "");
+    let told = |severity, found: String| Finding::new(severity, "restore", found, "", "");
     let decision = match decide_claim(&view.entries, from(settings)) {
         Ok(decision) => decision,
         Err(e) => return vec![told(Severity::Error, format!("--from: {e}"))],
@@ -22,7 +21,9 @@ pub(crate) fn findings(graph: &Graph, settings: &Settings, view: &JournalView) -
     let pending: Vec<&Committable> = decision.pending.iter().map(|(_, c)| c).collect();
     let restored = decision.restored.as_ref();
     let mut findings = vec![match may_restore(graph, settings, restored, &pending, &decision.abandoned) {
-        Err(Failure::Retryable(why) | Failure::Fatal(why) | Failure::Lost(why) | Failure::Fenced(why)) => told(Severity::Error, why),
+        Err(Failure::Retryable(why) | Failure::PeerLost(why) | Failure::Fatal(why) | Failure::Lost(why) | Failure::Fenced(why)) => {
+            told(Severity::Error, why)
+        }
         Ok(Some(dropped)) => told(Severity::Warning, dropped),
         Ok(None) => told(Severity::Ok, restored.map_or("nothing, the job begins".to_owned(), |c| format!("from checkpoint {}", c.id))),
     }];
@@ -39,7 +40,7 @@ fn moved(graph: &Graph, view: &JournalView, restored: CheckpointId) -> Vec<Findi
         let checkpoints = view.checkpoints().rev().filter(|c| c.id <= restored);
         let last = checkpoints.flat_map(|c| &c.committables).find(|c| c.sink == *uid);
         if let Some((checkpoint, how)) = last.and_then(|last| Some((last.checkpoint, sink.elsewhere(last)?))) {
-            findings.push(finding(
+            findings.push(Finding::new(
                 Severity::Warning,
                 &format!("sink {uid}: place"),
                 format!("rows of checkpoint {checkpoint} went elsewhere: {how}"),

@@ -2,7 +2,7 @@
 use super::{preflight, restore};
 use crate::job::Job;
 use crate::options::Settings;
-use futures::future::try_join_all;
+use futures::future::join_all;
 use semel_checkpoint::{
     AppendError, CheckpointEntry, CheckpointId, Claim, ClaimError, ClaimRequest, Committable, Entry, Generation, GenerationEntry,
     JournalError, JournalView, Store, claim, read_journal,
@@ -13,7 +13,7 @@ use semel_engine::job::Assignment;
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use tracing::info;
+use tracing::{error, info};
 use uuid::Uuid;
 
 /// What a start depends on.
@@ -77,7 +77,19 @@ pub(crate) async fn start(start: &Start<'_>) -> Result<Started, NotStarted> {
     let pending: Vec<&Committable> = claimed.pending.iter().map(|(_, c)| c).collect();
     restore::may_restore(graph, settings, claimed.restored.as_ref(), &pending, &claimed.abandoned)?;
     let aborted = match recover(graph, &claimed, settings.duration("semel.recovery-timeout")).await {
-        Err(Failure::Lost(why)) => return Err(Failure::Lost(format!("{why}. {}", lost_ranges(&start.store, &claimed).await)).into()),
+        Err(Failure::Lost(why)) => {
+            let lost = format!("{why}. {}", lost_ranges(&start.store, &claimed).await);
+            // What is lost later was not known when somebody accepted it.
+            if !(start.first && settings.flag("semel.state-recovery.accept-losses")) {
+                return Err(Failure::Lost(format!(
+                    "{lost}. Read those ranges again by other means, or restore an older checkpoint with --from; to go on without the lost rows, \
+                     start once with --accept-losses"
+                ))
+                .into());
+            }
+            error!("{lost}. The job goes on without them, since losses are accepted");
+            0
+        }
         recovered => recovered?,
     };
     let committed = claimed.pending.len();
@@ -114,6 +126,28 @@ async fn tell_committed(claimed: &mut Claim) -> Result<(), Failure> {
         AppendError::Journal(e) => journal(e),
         e => Failure::Retryable(format!("journal: {e}")),
     })
+}
+
+/// Claims a generation that will not be run, so that no other one can add to the journal any more.
+pub(crate) async fn take_over(start: &Start<'_>) -> Result<Claim, Failure> {
+    claim_next(start, None).await
+}
+
+/// After the last failure of a supervisor: commits what the newest checkpoint holds and ends what no entry holds. Else the rows of both
+/// would keep readers of the target waiting, until the next start or the target's own timeout.
+pub(crate) async fn clear_up(start: &Start<'_>) -> Result<(), Failure> {
+    let mut claimed = take_over(start).await?;
+    let sinks: Vec<_> = start.job.graph.sinks().map(|(uid, _, _)| uid).collect();
+    if let Some((_, other)) = claimed.pending.iter().find(|(_, c)| !sinks.contains(&&c.sink)) {
+        return Err(Failure::Fatal(format!("the journal holds transactions of a sink {} that this job does not have", other.sink)));
+    }
+    let timeout = start.settings.duration("semel.recovery-timeout");
+    let aborted = recover(&start.job.graph, &claimed, timeout).await?;
+    if !claimed.pending.is_empty() {
+        tell_committed(&mut claimed).await?;
+    }
+    info!("after the last failure: {} pending transactions committed, {aborted} others ended", claimed.pending.len());
+    Ok(())
 }
 
 async fn claim_next(start: &Start<'_>, from: Option<CheckpointId>) -> Result<Claim, Failure> {
@@ -196,7 +230,8 @@ async fn lost_ranges(store: &Arc<dyn Store>, claimed: &Claim) -> String {
     format!("Rows of these checkpoints were pending, results of these source ranges: {}", ranges.collect::<Vec<_>>().join("; "))
 }
 
-/// All sinks at once; the number of transactions that were ended.
+/// All sinks at once, each to its end whatever becomes of the others; the number of transactions that were ended. A loss is told only
+/// when everything else is committed.
 async fn recover(graph: &Graph, claimed: &Claim, timeout: Duration) -> Result<usize, Failure> {
     let sinks = graph.sinks().map(|(uid, sink, _)| {
         let pending: Vec<_> = claimed.pending.iter().filter(|(_, c)| c.sink == *uid).cloned().collect();
@@ -209,8 +244,18 @@ async fn recover(graph: &Graph, claimed: &Claim, timeout: Duration) -> Result<us
             }
         }
     });
-    let swept = try_join_all(sinks).await?;
-    Ok(swept.iter().map(|s| s.aborted.len()).sum())
+    let (mut lost, mut aborted) = (vec![], 0);
+    for swept in join_all(sinks).await {
+        match swept {
+            Ok(swept) => aborted += swept.aborted.len(),
+            Err(Failure::Lost(why)) => lost.push(why),
+            Err(other) => return Err(other),
+        }
+    }
+    match lost.is_empty() {
+        true => Ok(aborted),
+        false => Err(Failure::Lost(lost.join("; "))),
+    }
 }
 
 #[cfg(test)]

@@ -45,19 +45,14 @@ pub fn of_exit(status: ExitStatus) -> Option<Failure> {
     }
 }
 
-/// Whether a failure only says that a peer is gone. Its words are those of timely's communication threads, which panic.
-fn is_consequence(failure: &Failure) -> bool {
-    matches!(failure, Failure::Retryable(why) if why.contains("timely communication error"))
-}
-
 /// Of all failures of a generation the one that decides: most of them only follow from another one.
 pub fn worst(failures: impl IntoIterator<Item = Failure>) -> Option<Failure> {
     let rank = |f: &Failure| match f {
         Failure::Lost(_) => 4,
         Failure::Fatal(_) => 3,
         Failure::Fenced(_) => 2,
-        Failure::Retryable(_) if !is_consequence(f) => 1,
-        Failure::Retryable(_) => 0,
+        Failure::Retryable(_) => 1,
+        Failure::PeerLost(_) => 0,
     };
     // The first of equals: it is the nearest to the cause.
     failures.into_iter().reduce(|worst, next| if rank(&next) > rank(&worst) { next } else { worst })
@@ -113,7 +108,7 @@ mod tests {
         ];
         assert_eq!(worst(failures.clone()), Some(failures[2].clone()));
         assert_eq!(worst(failures[..2].to_vec()), Some(failures[0].clone()));
-        let gone = Failure::Retryable("panicked at x:\ntimely communication error: reading data".into());
+        let gone = Failure::PeerLost("lost the link".into());
         assert_eq!(worst([gone.clone(), failures[0].clone()]), Some(failures[0].clone()));
         assert_eq!(worst([gone.clone()]), Some(gone));
         assert_eq!(worst([]), None);

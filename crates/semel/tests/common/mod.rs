@@ -91,6 +91,15 @@ impl Place {
         }
         panic!("nothing of the kind was committed; there is {:?}", self.committed());
     }
+    /// Waits until this many more files are committed than there are now; the job must not end before.
+    pub fn wait_more(&self, job: &mut Running, files: usize) {
+        let enough = self.committed().len() + files;
+        let end = Instant::now() + LONG;
+        while self.committed().len() < enough {
+            assert!(Instant::now() < end && job.child.try_wait().unwrap().is_none(), "{}", job.wait().1);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 fn parts(path: &Path) -> Option<(u64, u64, u64)> {

@@ -186,8 +186,6 @@ impl Job {
         for (name, value) in &self.settings {
             program = program.args(["--set", &format!("{name}={value}")]);
         }
-        // Those of the tests are none of the program's.
-        program = ["SEMEL_TEST_NO_BUILD", "SEMEL_TEST_SCALE", "SEMEL_SEED"].iter().fold(program, |program, name| program.env_remove(*name));
         self.env.iter().fold(program, |program, (name, value)| program.env(name, value))
     }
 
@@ -231,7 +229,10 @@ impl Job {
     /// Asserts that every row is committed once, and that no transaction is left open.
     pub fn assert_exact(&self, kafka: &Kafka, n: u64) {
         // A decided end is carried out within moments.
-        wait_until("every transaction has ended", Duration::from_secs(15), || self.open(kafka).is_empty());
+        let soon = Duration::from_secs(15);
+        wait_until("every transaction has ended", soon, || self.open(kafka).is_empty());
+        // By the account of the partitions too, which is what readers wait for.
+        kafka.wait_stable(self.out.as_ref().unwrap(), soon).unwrap();
         self.verdict(kafka, n).assert_exactly_once();
     }
 

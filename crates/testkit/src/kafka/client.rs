@@ -1,7 +1,7 @@
 //! What tests ask a cluster, answered by Apache's Java client over the plaintext listener.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -123,6 +123,19 @@ impl TransactionInfo {
     pub fn is_open(&self) -> bool {
         self.state == "Ongoing" || self.state.starts_with("Prepare")
     }
+}
+
+/// A transaction that is open by a partition's own account; its coordinator may know nothing of it (KIP-664, KIP-890).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct OpenProducer {
+    /// Partition number.
+    pub partition: i32,
+    /// Its producer.
+    pub producer_id: i64,
+    /// The producer's epoch, as the partition knows it.
+    pub producer_epoch: i32,
+    /// First offset of the transaction: `read_committed` readers get no further than this.
+    pub start_offset: i64,
 }
 
 /// Leader and replicas of a partition.
@@ -264,9 +277,11 @@ impl Kafka {
         field("end-offsets", &ok["partitions"])
     }
 
-    /// Writes rows in a transaction of a Java producer and commits it (`commit`) or aborts it.
+    /// Writes rows in a transaction of a Java producer and commits it (`commit`) or aborts it. Returns when that is carried out:
+    /// the producer itself is told as soon as it is decided, before the markers are written.
     pub fn write_transaction(&self, topic: &str, id: &str, rows: &[WriteRow], commit: bool) -> Result<()> {
-        self.transaction(topic, id, rows, if commit { "commit" } else { "abort" }, 60_000)
+        self.transaction(topic, id, rows, if commit { "commit" } else { "abort" }, 60_000)?;
+        self.wait_settled(id, CALL)
     }
 
     /// Writes rows in a transaction and leaves it open; [`end_transaction`](Self::end_transaction) ends it.
@@ -285,7 +300,8 @@ impl Kafka {
     /// Ends a transaction that [`open_transaction`](Self::open_transaction) left open, with the same producer.
     pub fn end_transaction(&self, id: &str, commit: bool) -> Result<()> {
         let end = if commit { "commit" } else { "abort" };
-        self.tool("end-transaction", json!({ "transactional_id": id, "end": end }), CALL).map(drop)
+        self.tool("end-transaction", json!({ "transactional_id": id, "end": end }), CALL)?;
+        self.wait_settled(id, CALL)
     }
 
     /// Aborts whatever is open under an id from outside (`kafka-transactions.sh forceTerminateTransaction`).
@@ -304,6 +320,48 @@ impl Kafka {
         let mut open = self.transactions()?;
         open.retain(|transaction| transaction.is_open() && transaction.transactional_id.starts_with(prefix));
         Ok(open)
+    }
+
+    /// What is open by the account of a topic's partitions.
+    pub fn open_producers(&self, topic: &str) -> Result<Vec<OpenProducer>> {
+        let ok = self.tool("open-producers", json!({ "topic": topic }), CALL)?;
+        field("open-producers", &ok["producers"])
+    }
+
+    /// Waits until no transaction under the prefix is being ended: a commit is decided before its markers are written.
+    pub fn wait_settled(&self, prefix: &str, within: Duration) -> Result<()> {
+        let ending = |t: &TransactionInfo| t.transactional_id.starts_with(prefix) && t.state.starts_with("Prepare");
+        self.wait_for("a transaction that is being ended", within, || {
+            Ok(self.transactions()?.into_iter().filter(ending).map(|t| format!("{t:?}")).collect())
+        })
+    }
+
+    /// Waits until `read_committed` readers of a topic can get to its end.
+    pub fn wait_stable(&self, topic: &str, within: Duration) -> Result<()> {
+        self.wait_for("a transaction that is open in its partitions", within, || {
+            let (stable, all) = (self.offsets(topic, true)?, self.offsets(topic, false)?);
+            let held = stable.iter().zip(&all).filter(|(stable, all)| stable.end < all.end);
+            let mut held: Vec<String> = held.map(|(s, a)| format!("{topic}-{}: stable to {} of {}", s.partition, s.end, a.end)).collect();
+            if !held.is_empty() {
+                held.extend(self.open_producers(topic)?.iter().map(|open| format!("{open:?}")));
+            }
+            Ok(held)
+        })
+    }
+
+    /// Waits until nothing is found.
+    fn wait_for(&self, what: &str, within: Duration, mut find: impl FnMut() -> Result<Vec<String>>) -> Result<()> {
+        let end = Instant::now() + within;
+        loop {
+            let found = find()?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                return Err(Error::Setup(format!("{what} stays for {within:?}: {}", found.join("; "))));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Leader and replicas of each partition.

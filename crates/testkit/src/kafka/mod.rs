@@ -15,7 +15,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
 
-pub use client::{PartitionInfo, PartitionOffsets, Record, TransactionInfo, WriteRow};
+pub use client::{OpenProducer, PartitionInfo, PartitionOffsets, Record, TransactionInfo, WriteRow};
 pub use load::Load;
 use node::Node;
 pub use options::{KafkaOptions, PASSWORD, Security, USER};
