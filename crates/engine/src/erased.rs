@@ -53,6 +53,8 @@ pub trait DynCommitter: Send {
     fn commit<'a>(&'a mut self, committable: &'a Committable, permit: &'a CommitPermit) -> BoxFuture<'a, ConnectorResult<Committed>>;
     /// See [`SinkCommitter::released`].
     fn released(&mut self, committed: CheckpointId) -> BoxFuture<'_, ConnectorResult<()>>;
+    /// See [`SinkCommitter::finish`].
+    fn finish(&mut self) -> BoxFuture<'_, ConnectorResult<()>>;
 }
 
 fn handle<T: DeserializeOwned>(committable: &Committable) -> ConnectorResult<T> {
@@ -144,6 +146,9 @@ impl<S: TwoPhaseCommitSink> DynCommitter for OpenCommitter<S> {
     }
     fn released(&mut self, committed: CheckpointId) -> BoxFuture<'_, ConnectorResult<()>> {
         self.0.released(committed).boxed()
+    }
+    fn finish(&mut self) -> BoxFuture<'_, ConnectorResult<()>> {
+        self.0.finish().boxed()
     }
 }
 

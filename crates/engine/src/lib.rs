@@ -16,6 +16,7 @@ pub mod ack;
 pub mod batch;
 pub mod config;
 pub mod coordinator;
+pub mod ending;
 pub mod erased;
 pub mod event_time;
 pub mod exchange;

@@ -224,4 +224,9 @@ pub trait SinkCommitter: Send + 'static {
         _ = committed;
         async { Ok(()) }
     }
+    /// The job has ended well and nothing more is committed: the last call, for what is still to be looked after. It may take 10 s; an
+    /// error is logged, and the next start of the job finds what is left.
+    fn finish(&mut self) -> impl Future<Output = ConnectorResult<()>> + Send {
+        async { Ok(()) }
+    }
 }

@@ -5,6 +5,7 @@ use crate::coordinator::completer::completer;
 use crate::coordinator::ticker::ticker;
 use crate::coordinator::upkeep::Upkeep;
 use crate::coordinator::watcher::watcher;
+use crate::ending::{Ending, ending};
 use crate::failure::{Failure, exit_on_panic, finished};
 use crate::graph::{Builder, Edge, Graph};
 use crate::job::JobContext;
@@ -30,15 +31,14 @@ pub fn run_worker(graph: Arc<Graph>, job: Arc<JobContext>, sockets: Vec<Option<T
     exit_on_panic();
     let assignment = &job.assignment;
     crate::failpoint::arm(assignment.process, assignment.identity.generation.0);
-    let (upkeep, ended) = (assignment.process == 0).then(|| Upkeep::start(graph.clone(), job.clone())).unzip();
+    let (ending, ended) = ending();
+    let upkeep = (assignment.process == 0).then(|| Upkeep::start(graph.clone(), job.clone(), ending.clone()));
     let (threads, process) = (assignment.threads, assignment.process);
-    let workers = start(sockets, threads, process, move |worker| run(worker, &graph, &job, &upkeep))?;
+    let workers = start(sockets, threads, process, move |worker| run(worker, &graph, &job, &upkeep, &ending))?;
     for result in workers.join() {
         result.map_err(|e| Failure::Retryable(format!("a worker thread ended: {e}")))?;
     }
-    if let Some(ended) = ended {
-        ended.wait();
-    }
+    ended.wait();
     Ok(())
 }
 
@@ -61,7 +61,7 @@ fn start(
     timely::execute::execute_from(builders, Box::new(guard), config(), f).map_err(Failure::Fatal)
 }
 
-fn run(worker: &mut Worker, graph: &Graph, job: &Arc<JobContext>, upkeep: &Option<Upkeep>) {
+fn run(worker: &mut Worker, graph: &Graph, job: &Arc<JobContext>, upkeep: &Option<Upkeep>, ending: &Ending) {
     worker.dataflow::<Time, _, _>(|scope| {
         let shared = Coordinator::new(job);
         let control = ticker(scope, shared.clone(), job.clone());
@@ -77,7 +77,7 @@ fn run(worker: &mut Worker, graph: &Graph, job: &Arc<JobContext>, upkeep: &Optio
         let acks = scope.concatenate(std::mem::take(&mut builder.acks));
         let commits = completer(scope, acks, shared.clone(), upkeep.clone(), job.clone());
         let sinks = std::mem::take(&mut builder.sinks);
-        let reports: Vec<_> = sinks.into_iter().map(|sink| sink_committer(&builder, commits.clone(), sink)).collect();
+        let reports: Vec<_> = sinks.into_iter().map(|sink| sink_committer(&builder, commits.clone(), sink, ending.clone())).collect();
         collector(scope, scope.concatenate(reports), shared, job.clone());
     });
     let step = job.status.thread();

@@ -31,12 +31,14 @@ impl KafkaCommitter {
     }
 
     fn ended(&self, transaction: &KafkaTransaction, next: Next) {
-        let next = match next {
-            Next::Identity(producer_id, epoch) => Some((producer_id, epoch)),
-            Next::Initialise => None,
-            Next::Leave => return,
+        let of_next = match next {
+            Next::Identity(producer_id, epoch) => Some(Some((producer_id, epoch))),
+            Next::Initialise => Some(None),
+            Next::Leave => None, // The id is not used again; the partitions may have missed its end all the same.
         };
-        self.pool.lock().ended(&transaction.transactional_id, (transaction.producer_id, transaction.epoch), next);
+        if let Some(next) = of_next {
+            self.pool.lock().ended(&transaction.transactional_id, (transaction.producer_id, transaction.epoch), next);
+        }
         if let Some(proof) = &self.proof {
             proof.ended(transaction.clone());
         }
@@ -79,6 +81,13 @@ impl SinkCommitter for KafkaCommitter {
         self.pool.changed.notify_waiters();
         if let Some(proof) = &mut self.proof {
             proof.look();
+        }
+        Ok(())
+    }
+
+    async fn finish(&mut self) -> ConnectorResult<()> {
+        if let Some(proof) = &mut self.proof {
+            proof.finish().await;
         }
         Ok(())
     }

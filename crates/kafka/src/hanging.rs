@@ -5,11 +5,12 @@
 //! deleted, leaves the marker out and calls the transaction complete (Kafka 4.3, KAFKA-20734; seen after a kill -9 of the only
 //! replica). Rows that are committed stay invisible, with all that follows them; and when the transactional id begins its next
 //! transaction, the partition counts the old rows to it, so that an abort takes committed rows with it. Two rules keep that from
-//! happening: an id is used again only when the partitions show its transaction ended ([`open_in`]), and what a partition has missed
+//! happening: an id is used again only when the partitions show its transaction ended ([`shown`]), and what a partition has missed
 //! is written there ([`end_hanging`]), a commit as a commit. Kafka's own tool can only abort such a transaction.
 
 use crate::client::{Deadline, ErrorCode, Marker, OpenProducer, TopicPartition, TransactionDescription, TransactionState, Transactions};
 use crate::connect::connector_error;
+use crate::decide::END_TXN_BUMPS_EPOCH;
 use crate::handle::KafkaTransaction;
 use crate::ids::IdScope;
 use crate::{ConnectorError, ConnectorResult};
@@ -37,22 +38,22 @@ pub enum Verdict {
 }
 
 /// Judges an open transaction of a partition. `described` must be older than `open`: the coordinator calls a transaction complete only
-/// when it believes every marker to be written.
-pub fn verdict(described: &TransactionDescription, open: &OpenProducer) -> Verdict {
+/// when it believes every marker to be written. `bumps`: an end raises the epoch (`transaction.version` 2, KIP-890); below that an epoch
+/// that is one higher may as well belong to the id's next transaction.
+pub fn verdict(described: &TransactionDescription, open: &OpenProducer, bumps: bool) -> Verdict {
     if !described.code.is_none() || described.producer_id != open.producer_id {
         return Verdict::Unknown;
     }
     let epoch = i32::from(described.epoch);
-    // The end itself bumps the epoch (EndTxn v5), or leaves it (older ones).
-    let newest = epoch == open.epoch || epoch == open.epoch + 1;
+    let its_end = epoch == open.epoch + i32::from(bumps);
     match described.state {
         TransactionState::Ongoing if epoch == open.epoch => Verdict::Alive,
         TransactionState::PrepareCommit
         | TransactionState::PrepareAbort
         | TransactionState::PrepareEpochFence
         | TransactionState::Other(_) => Verdict::Alive,
-        TransactionState::CompleteCommit if newest => Verdict::Over { commit: true },
-        TransactionState::CompleteAbort if newest => Verdict::Over { commit: false },
+        TransactionState::CompleteCommit if its_end => Verdict::Over { commit: true },
+        TransactionState::CompleteAbort if its_end => Verdict::Over { commit: false },
         _ => Verdict::Unknown,
     }
 }
@@ -60,108 +61,177 @@ pub fn verdict(described: &TransactionDescription, open: &OpenProducer) -> Verdi
 /// What is open, by producer and partition.
 type Open = BTreeMap<i64, BTreeMap<TopicPartition, OpenProducer>>;
 
+/// What partitions have said of open transactions.
+struct Seen {
+    open: Open,
+    /// Those that did not say it, and why.
+    unseen: BTreeMap<TopicPartition, ErrorCode>,
+}
+
+async fn look(transactions: &Transactions, partitions: &BTreeSet<TopicPartition>) -> ConnectorResult<Seen> {
+    let answers = transactions.producers().open(partitions, Deadline::after(CALL)).await.map_err(connector_error)?;
+    let mut seen = Seen { open: Open::new(), unseen: BTreeMap::new() };
+    for (partition, answer) in answers {
+        match answer {
+            Ok(open) => {
+                open.into_iter().for_each(|open| _ = seen.open.entry(open.producer_id).or_default().insert(partition.clone(), open));
+            }
+            // Deleted: nobody waits there.
+            Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) => {}
+            Err(code) => _ = seen.unseen.insert(partition, code),
+        }
+    }
+    Ok(seen)
+}
+
+impl Seen {
+    /// What the partitions say of an ended transaction.
+    fn of(&self, transaction: &KafkaTransaction) -> Shown {
+        let open = self.open.get(&transaction.producer_id).into_iter().flat_map(BTreeMap::values);
+        if open.into_iter().any(|open| open.epoch <= i32::from(transaction.epoch)) {
+            return Shown::Open;
+        }
+        let unseen = partitions_of(transaction).into_iter().filter_map(|partition| Some((*self.unseen.get(&partition)?, partition)));
+        let (forbidden, silent): (Vec<_>, Vec<_>) = unseen.partition(|(code, _)| *code == ErrorCode::TOPIC_AUTHORIZATION_FAILED);
+        match (silent.into_iter().next(), forbidden.into_iter().next()) {
+            (Some((code, partition)), _) => Shown::Unseen(partition, code),
+            (None, Some((_, partition))) => Shown::Forbidden(partition),
+            (None, None) => Shown::Ended,
+        }
+    }
+}
+
+/// What partitions show of a transaction that its coordinator has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shown {
+    /// The end, all of them.
+    Ended,
+    /// One holds it open.
+    Open,
+    /// One has not told.
+    Unseen(TopicPartition, ErrorCode),
+    /// All that may be asked show the end; this one may not be.
+    Forbidden(TopicPartition),
+}
+
 /// The partitions of a transaction.
 pub fn partitions_of(transaction: &KafkaTransaction) -> BTreeSet<TopicPartition> {
     let partitions = transaction.partitions.iter();
     partitions.flat_map(|(topic, ids)| ids.iter().map(move |id| TopicPartition::new(topic.as_str(), *id))).collect()
 }
 
-/// What is open, and the partitions that have no leader to tell it.
-async fn look(transactions: &Transactions, partitions: &BTreeSet<TopicPartition>) -> ConnectorResult<(Open, BTreeSet<TopicPartition>)> {
-    let answers = transactions.producers().open(partitions, Deadline::after(CALL)).await.map_err(connector_error)?;
-    let mut found = Open::new();
-    let mut silent = BTreeSet::new();
-    for (partition, answer) in answers {
-        match answer {
-            Ok(open) => open.into_iter().for_each(|open| _ = found.entry(open.producer_id).or_default().insert(partition.clone(), open)),
-            // Deleted: nobody waits there.
-            Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) => {}
-            Err(ErrorCode::LEADER_NOT_AVAILABLE) => _ = silent.insert(partition),
-            Err(ErrorCode::TOPIC_AUTHORIZATION_FAILED) => {
-                return Err(ConnectorError::Fatal(format!(
-                    "no permission to see whether transactions have ended in {partition}: grant it with kafka-acls.sh --add \
-                     --allow-principal User:<user> --operation Read --topic {}",
-                    partition.topic
-                )));
-            }
-            Err(code) => return Err(ConnectorError::Retryable(format!("the open transactions of {partition}: {code}"))),
-        }
-    }
-    Ok((found, silent))
+/// What the partitions of ended transactions show, in their order.
+pub async fn shown<'a>(
+    transactions: &Transactions,
+    ended: impl Iterator<Item = &'a KafkaTransaction> + Clone,
+) -> ConnectorResult<Vec<Shown>> {
+    let partitions = ended.clone().flat_map(partitions_of).collect();
+    let seen = look(transactions, &partitions).await?;
+    Ok(ended.map(|transaction| seen.of(transaction)).collect())
 }
 
-/// Whether partitions still hold this ended transaction open, or may do so.
-pub async fn open_in(transactions: &Transactions, transaction: &KafkaTransaction) -> ConnectorResult<bool> {
-    let (found, silent) = look(transactions, &partitions_of(transaction)).await?;
-    if !silent.is_empty() {
-        return Ok(true);
-    }
-    let open = found.get(&transaction.producer_id).into_iter().flat_map(BTreeMap::values);
-    Ok(open.into_iter().any(|open| open.epoch <= i32::from(transaction.epoch)))
+/// What is to be said where partitions may not be asked.
+pub fn forbidden(partition: &TopicPartition) -> String {
+    format!(
+        "no permission to see whether transactions have ended in {partition}: grant it with kafka-acls.sh --add --allow-principal \
+         User:<user> --operation Read --topic {}",
+        partition.topic
+    )
 }
 
-/// Ends in these partitions what transactions of the scope have ended at their coordinators; the ids, sorted. A partition without a
-/// leader is for the next call.
+/// Ends in these partitions what transactions of the scope have ended at their coordinators; the ids, sorted. `only`: of these
+/// producers. An error when a partition could not be asked, or an end not be written, after all others were done: it is for the next
+/// call.
 pub async fn end_hanging(
     transactions: &Transactions,
     scope: &IdScope,
     partitions: &BTreeSet<TopicPartition>,
+    only: Option<&BTreeSet<i64>>,
 ) -> ConnectorResult<Vec<String>> {
     let prefix = format!("{scope}-");
-    let (mut suspects, _) = look(transactions, partitions).await?;
+    let Seen { open: mut suspects, unseen } = look(transactions, partitions).await?;
+    suspects.retain(|producer_id, _| only.is_none_or(|only| only.contains(producer_id)));
+    let mut failed = unseen.iter().next().map(|(partition, code)| match *code {
+        ErrorCode::TOPIC_AUTHORIZATION_FAILED => ConnectorError::Fatal(forbidden(partition)),
+        code => ConnectorError::Retryable(format!("the open transactions of {partition}: {code}")),
+    });
     if !suspects.is_empty() {
         let alive = transactions.list(&[TransactionState::Ongoing], &prefix, Deadline::after(CALL)).await.map_err(connector_error)?;
         alive.iter().for_each(|listed| _ = suspects.remove(&listed.producer_id));
     }
-    if suspects.is_empty() {
-        return Ok(vec![]);
-    }
-    let listed = transactions.list(&[], &prefix, Deadline::after(CALL)).await.map_err(connector_error)?;
-    let own = listed.into_iter().filter(|listed| scope.parse(&listed.transactional_id).is_some());
-    let mut ids: BTreeMap<i64, String> = own.map(|listed| (listed.producer_id, listed.transactional_id)).collect();
-    let mut ended = vec![];
-    for pause in PAUSES {
-        ids.retain(|producer_id, _| suspects.contains_key(producer_id));
-        if ids.is_empty() {
-            break;
+    let mut ended = BTreeSet::new();
+    if !suspects.is_empty() {
+        let listed = transactions.list(&[], &prefix, Deadline::after(CALL)).await.map_err(connector_error)?;
+        let own = listed.into_iter().filter(|listed| scope.parse(&listed.transactional_id).is_some());
+        let mut ids: BTreeMap<i64, String> = own.map(|listed| (listed.producer_id, listed.transactional_id)).collect();
+        for pause in PAUSES {
+            ids.retain(|producer_id, _| suspects.contains_key(producer_id));
+            if ids.is_empty() {
+                break;
+            }
+            tokio::time::sleep(pause).await;
+            failed = judge(transactions, partitions, &ids, &mut suspects, &mut ended).await?.or(failed);
         }
-        tokio::time::sleep(pause).await;
-        let described = describe(transactions, &ids).await?;
-        let (now, _) = look(transactions, partitions).await?;
-        let again = describe(transactions, &ids).await?;
-        suspects.retain(|producer_id, before| {
-            // Only what has been open all the time, and whose coordinator has said the same before and after.
-            let now = now.get(producer_id);
-            before.retain(|partition, open| now.and_then(|now| now.get(partition)) == Some(open));
-            !before.is_empty()
+    }
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(ended.into_iter().collect()),
+    }
+}
+
+/// Judges what is still open, and writes the ends that are missing. What is over, or cannot be told, is no suspect any more. The answer
+/// is what kept an end from being written.
+async fn judge(
+    transactions: &Transactions,
+    partitions: &BTreeSet<TopicPartition>,
+    ids: &BTreeMap<i64, String>,
+    suspects: &mut Open,
+    ended: &mut BTreeSet<String>,
+) -> ConnectorResult<Option<ConnectorError>> {
+    let described = describe(transactions, ids).await?;
+    let now = look(transactions, partitions).await?.open;
+    let again = describe(transactions, ids).await?;
+    let bumps = transactions.end_txn_version() >= END_TXN_BUMPS_EPOCH;
+    let mut failed = None;
+    for (producer_id, open) in suspects.iter_mut() {
+        // Only what has been open all the time, and whose coordinator has said the same before and after.
+        let now = now.get(producer_id);
+        open.retain(|partition, open| now.and_then(|now| now.get(partition)) == Some(open));
+        let Some(described) = described.get(producer_id).filter(|described| again.get(producer_id) == Some(*described)) else {
+            continue;
+        };
+        let mut over: BTreeMap<Marker, BTreeSet<TopicPartition>> = BTreeMap::new();
+        let mut unknown = vec![];
+        open.retain(|partition, open| match (verdict(described, open, bumps), i16::try_from(open.epoch)) {
+            (Verdict::Alive, _) => true,
+            (Verdict::Over { commit }, Ok(epoch)) => {
+                // The partition's own epoch, not one that the id's next transaction may have.
+                let marker = Marker { producer_id: *producer_id, epoch, commit, coordinator_epoch: open.coordinator_epoch.max(0) };
+                over.entry(marker).or_default().insert(partition.clone());
+                false
+            }
+            _ => {
+                unknown.push(partition.to_string());
+                false
+            }
         });
-        for (producer_id, open) in suspects.clone() {
-            let Some(described) = described.get(&producer_id).filter(|described| again.get(&producer_id) == Some(*described)) else {
-                continue;
-            };
-            let verdicts: BTreeSet<_> = open.values().map(|open| format!("{:?}", verdict(described, open))).collect();
-            match open.values().next().map(|open| verdict(described, open)) {
-                Some(Verdict::Over { commit }) if verdicts.len() == 1 => {
-                    end(transactions, described, &open, commit).await?;
-                    ended.push(described.transactional_id.clone());
-                    suspects.remove(&producer_id);
-                }
-                Some(Verdict::Unknown) => {
-                    let held: Vec<String> = open.keys().map(ToString::to_string).collect();
-                    tracing::warn!(
-                        "{} hold a transaction of {} open (producer id {producer_id}) which is over for its coordinator, nobody can tell how: \
-                         readers of committed rows wait there; see kafka-transactions.sh find-hanging",
-                        held.join(", "),
-                        described.transactional_id
-                    );
-                    suspects.remove(&producer_id);
-                }
-                _ => {}
+        if !unknown.is_empty() {
+            tracing::warn!(
+                "{} hold a transaction of {} open (producer id {producer_id}) which is over for its coordinator, nobody can tell how: \
+                 readers of committed rows wait there; see kafka-transactions.sh find-hanging",
+                unknown.join(", "),
+                described.transactional_id
+            );
+        }
+        for (marker, partitions) in over {
+            match end(transactions, &described.transactional_id, &marker, &partitions).await {
+                Ok(()) => _ = ended.insert(described.transactional_id.clone()),
+                Err(error) => failed = Some(error),
             }
         }
     }
-    ended.sort_unstable();
-    Ok(ended)
+    suspects.retain(|_, open| !open.is_empty());
+    Ok(failed)
 }
 
 async fn describe(transactions: &Transactions, ids: &BTreeMap<i64, String>) -> ConnectorResult<BTreeMap<i64, TransactionDescription>> {
@@ -170,33 +240,27 @@ async fn describe(transactions: &Transactions, ids: &BTreeMap<i64, String>) -> C
     Ok(ids.keys().copied().zip(described).collect())
 }
 
-/// Writes what the coordinator should have written: the marker has the epoch that the coordinator has gone on to.
-async fn end(
-    transactions: &Transactions,
-    described: &TransactionDescription,
-    open: &BTreeMap<TopicPartition, OpenProducer>,
-    commit: bool,
-) -> ConnectorResult<()> {
-    let coordinator_epoch = open.values().map(|open| open.coordinator_epoch).max().unwrap_or(0).max(0);
-    let marker = Marker { producer_id: described.producer_id, epoch: described.epoch, commit, coordinator_epoch };
-    let partitions = open.keys().cloned().collect();
-    let id = &described.transactional_id;
-    let how = if commit { "commit" } else { "abort" };
-    let answers = transactions.producers().write(&marker, &partitions, Deadline::after(CALL)).await.map_err(connector_error)?;
+/// Writes what the coordinator should have written.
+async fn end(transactions: &Transactions, id: &str, marker: &Marker, partitions: &BTreeSet<TopicPartition>) -> ConnectorResult<()> {
+    let how = if marker.commit { "commit" } else { "abort" };
+    let answers = transactions.producers().write(marker, partitions, Deadline::after(CALL)).await.map_err(connector_error)?;
+    let mut failed = None;
     for (partition, answer) in answers {
         match answer {
             Ok(()) => tracing::warn!("{partition} had missed the {how} of a transaction of {id} (KAFKA-20734); it is written there now"),
+            // The id has moved on, which it does only when the partition has shown the end.
+            Err(ErrorCode::INVALID_PRODUCER_EPOCH) => {}
             Err(ErrorCode::CLUSTER_AUTHORIZATION_FAILED) => {
-                return Err(ConnectorError::Fatal(format!(
+                failed = Some(ConnectorError::Fatal(format!(
                     "{partition} has missed the {how} of a transaction of {id} (KAFKA-20734), and readers of committed rows wait there; this \
                      user may not write it: grant it with kafka-acls.sh --add --allow-principal User:<user> --operation Alter --cluster{}",
-                    if commit { ". Do not abort it with kafka-transactions.sh: its rows are committed" } else { "" }
+                    if marker.commit { ". Do not abort it with kafka-transactions.sh: its rows are committed" } else { "" }
                 )));
             }
-            Err(code) => return Err(ConnectorError::Retryable(format!("the {how} of a transaction of {id} in {partition}: {code}"))),
+            Err(code) => failed = Some(ConnectorError::Retryable(format!("the {how} of a transaction of {id} in {partition}: {code}"))),
         }
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 #[cfg(test)]
@@ -223,31 +287,62 @@ mod tests {
     #[test]
     fn only_the_newest_transaction_of_an_id_is_judged_by_its_coordinator() {
         use TransactionState::{CompleteAbort, CompleteCommit, Empty, Ongoing, PrepareAbort, PrepareCommit, PrepareEpochFence};
-        for (state, epoch, expected) in [
-            (CompleteCommit, 3, Verdict::Over { commit: true }),
-            (CompleteCommit, 4, Verdict::Over { commit: true }),
-            (CompleteAbort, 3, Verdict::Over { commit: false }),
-            (CompleteAbort, 4, Verdict::Over { commit: false }),
+        let (committed, aborted) = (Verdict::Over { commit: true }, Verdict::Over { commit: false });
+        // By what the end leaves: the epoch after it, or below transaction.version 2 the transaction's own.
+        for (state, epoch, bumped, kept) in [
+            // Where ends raise the epoch, this one is of the transaction before.
+            (CompleteCommit, 3, Verdict::Unknown, committed),
+            (CompleteCommit, 4, committed, Verdict::Unknown),
+            (CompleteAbort, 3, Verdict::Unknown, aborted),
+            (CompleteAbort, 4, aborted, Verdict::Unknown),
             // The abort is that of a later transaction: the rows may be committed ones.
-            (CompleteAbort, 5, Verdict::Unknown),
-            (CompleteCommit, 5, Verdict::Unknown),
-            (CompleteCommit, 2, Verdict::Unknown),
-            (Ongoing, 3, Verdict::Alive),
-            (Ongoing, 4, Verdict::Unknown),
-            (Empty, 4, Verdict::Unknown),
-            (PrepareCommit, 4, Verdict::Alive),
-            (PrepareAbort, 4, Verdict::Alive),
-            (PrepareEpochFence, 4, Verdict::Alive),
+            (CompleteAbort, 5, Verdict::Unknown, Verdict::Unknown),
+            (CompleteCommit, 5, Verdict::Unknown, Verdict::Unknown),
+            (CompleteCommit, 2, Verdict::Unknown, Verdict::Unknown),
+            (Ongoing, 3, Verdict::Alive, Verdict::Alive),
+            (Ongoing, 4, Verdict::Unknown, Verdict::Unknown),
+            (Empty, 4, Verdict::Unknown, Verdict::Unknown),
+            (PrepareCommit, 4, Verdict::Alive, Verdict::Alive),
+            (PrepareAbort, 4, Verdict::Alive, Verdict::Alive),
+            (PrepareEpochFence, 4, Verdict::Alive, Verdict::Alive),
         ] {
-            assert_eq!(verdict(&described(state.clone(), epoch), &open(3)), expected, "{state:?} {epoch}");
+            assert_eq!(verdict(&described(state.clone(), epoch), &open(3), true), bumped, "{state:?} {epoch}");
+            assert_eq!(verdict(&described(state.clone(), epoch), &open(3), false), kept, "{state:?} {epoch}");
         }
     }
 
     #[test]
     fn another_producer_or_a_failed_answer_tells_nothing() {
         let over = described(TransactionState::CompleteCommit, 4);
-        assert_eq!(verdict(&TransactionDescription { producer_id: 8, ..over.clone() }, &open(3)), Verdict::Unknown);
+        assert_eq!(verdict(&TransactionDescription { producer_id: 8, ..over.clone() }, &open(3), true), Verdict::Unknown);
         let unknown = TransactionDescription { code: ErrorCode::TRANSACTIONAL_ID_NOT_FOUND, ..over };
-        assert_eq!(verdict(&unknown, &open(3)), Verdict::Unknown);
+        assert_eq!(verdict(&unknown, &open(3), true), Verdict::Unknown);
+    }
+
+    #[test]
+    fn an_end_is_shown_only_by_all_partitions_that_may_be_asked() {
+        let transaction = KafkaTransaction {
+            producer_id: 7,
+            epoch: 3,
+            partitions: BTreeMap::from([("t".to_owned(), BTreeSet::from([0, 1])), ("u".to_owned(), BTreeSet::from([0]))]),
+            ..KafkaTransaction::default()
+        };
+        let at = |topic: &str, partition| TopicPartition::new(topic, partition);
+        let of = |open: &[(i64, TopicPartition, i32)], unseen: &[(TopicPartition, ErrorCode)]| {
+            let mut seen = Seen { open: Open::new(), unseen: unseen.iter().cloned().collect() };
+            for (producer, partition, epoch) in open {
+                let open = OpenProducer { producer_id: *producer, ..self::open(*epoch) };
+                seen.open.entry(*producer).or_default().insert(partition.clone(), open);
+            }
+            seen.of(&transaction)
+        };
+        let (silent, secret) = (ErrorCode::LEADER_NOT_AVAILABLE, ErrorCode::TOPIC_AUTHORIZATION_FAILED);
+        assert_eq!(of(&[], &[]), Shown::Ended);
+        assert_eq!(of(&[(8, at("t", 0), 3)], &[]), Shown::Ended, "of another producer");
+        assert_eq!(of(&[(7, at("t", 0), 4)], &[]), Shown::Ended, "the id's next one");
+        assert_eq!(of(&[(7, at("t", 1), 3)], &[(at("t", 0), silent)]), Shown::Open);
+        assert_eq!(of(&[], &[(at("t", 0), secret), (at("u", 0), silent)]), Shown::Unseen(at("u", 0), silent));
+        assert_eq!(of(&[], &[(at("u", 0), secret)]), Shown::Forbidden(at("u", 0)));
+        assert_eq!(of(&[], &[(at("elsewhere", 0), silent)]), Shown::Ended);
     }
 }

@@ -1,29 +1,37 @@
 //! Looks after the transactions that a subtask has ended until the partitions show it; see [`hanging`](crate::hanging). Beside the
 //! commits, never in their way.
 
-use crate::client::{TopicPartition, Transactions};
+use crate::client::Transactions;
 use crate::handle::KafkaTransaction;
-use crate::hanging::{end_hanging, open_in, partitions_of};
+use crate::hanging::{Shown, end_hanging, forbidden, partitions_of, shown};
 use crate::ids::IdScope;
 use crate::sink::SharedPool;
 use crate::{ConnectorError, ConnectorResult};
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 /// Ended transactions of one subtask whose partitions have not shown it yet.
 #[derive(Debug)]
 pub struct Proof {
+    prover: Prover,
+    /// The next look begins no earlier: each costs requests, and one look is for all that wait.
+    due: Instant,
+    task: Option<JoinHandle<()>>,
+}
+
+/// What is shared with the task that looks.
+#[derive(Debug, Clone)]
+struct Prover {
     transactions: Transactions,
     scope: IdScope,
     pool: Arc<SharedPool>,
     waiting: Arc<Mutex<Vec<Waiting>>>,
-    task: Option<JoinHandle<()>>,
 }
 
-/// Found open once, it is looked at again after this time; found open again, its end may be missing.
-const SOON: Duration = Duration::from_millis(50);
+/// Between two looks.
+const PACE: Duration = Duration::from_millis(250);
+/// Found open twice, the end of a transaction may be missing; then it is looked at after this time.
 const LATE: Duration = Duration::from_secs(1);
 /// After an error, which is told each time.
 const FAILED: Duration = Duration::from_secs(10);
@@ -53,65 +61,108 @@ impl Drop for Proof {
 impl Proof {
     /// For the ids of one subtask.
     pub(crate) fn new(transactions: Transactions, scope: IdScope, pool: Arc<SharedPool>) -> Proof {
-        Proof { transactions, scope, pool, waiting: Arc::default(), task: None }
+        Proof { prover: Prover { transactions, scope, pool, waiting: Arc::default() }, due: Instant::now(), task: None }
     }
 
     /// Its end was answered.
     pub fn ended(&self, transaction: KafkaTransaction) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(Waiting { transaction, late: false, due: Instant::now() });
+        self.prover.waiting().push(Waiting { transaction, late: false, due: Instant::now() });
     }
 
-    /// Looks at what is due, unless somebody does already. Called once per checkpoint.
+    /// Looks at what is due, unless somebody does already or has just done so. Called once per checkpoint.
     pub fn look(&mut self) {
-        if self.task.as_ref().is_some_and(|task| !task.is_finished()) {
+        let now = Instant::now();
+        if self.due > now || self.task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
-        let now = Instant::now();
-        let waiting: Vec<Waiting> =
-            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).extract_if(.., |one| one.due <= now).collect();
+        let waiting = self.prover.take(|one| one.due <= now);
         if waiting.is_empty() {
             return;
         }
-        let (transactions, scope, pool, left) = (self.transactions.clone(), self.scope.clone(), self.pool.clone(), self.waiting.clone());
-        self.task = Some(tokio::spawn(async move {
-            let keep = |one: Waiting| left.lock().unwrap_or_else(PoisonError::into_inner).push(one);
-            for one in waiting {
-                match shown(&transactions, &scope, &one).await {
-                    Ok(true) => {
-                        let KafkaTransaction { transactional_id, producer_id, epoch, .. } = &one.transaction;
-                        pool.lock().shown(transactional_id, (*producer_id, *epoch));
-                        pool.changed.notify_waiters();
-                    }
-                    Ok(false) => {
-                        let after = if one.late { LATE } else { SOON };
-                        keep(one.again(after, true));
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, transaction = %one.transaction, "it is not known whether the partitions show the end of a transaction; asked again");
-                        let late = one.late;
-                        keep(one.again(FAILED, late));
-                    }
-                }
+        self.due = now + PACE;
+        let prover = self.prover.clone();
+        self.task = Some(tokio::spawn(async move { prover.look(waiting).await }));
+    }
+
+    /// Looks until all is shown.
+    pub async fn finish(&mut self) {
+        if let Some(task) = self.task.take() {
+            // It has told what it has to tell.
+            _ = task.await;
+        }
+        loop {
+            let waiting = self.prover.take(|_| true);
+            if waiting.is_empty() {
+                return;
             }
-        }));
+            self.prover.look(waiting).await;
+            if !self.prover.waiting().is_empty() {
+                tokio::time::sleep(PACE).await;
+            }
+        }
     }
 }
 
-/// Whether its partitions show its end. Where they may not be asked, its coordinator is believed, as every other client does.
-async fn shown(transactions: &Transactions, scope: &IdScope, one: &Waiting) -> ConnectorResult<bool> {
-    static WARNED: Once = Once::new();
-    match open_in(transactions, &one.transaction).await {
-        Ok(false) => return Ok(true),
-        Ok(true) => {}
-        Err(ConnectorError::Fatal(why)) => {
-            WARNED.call_once(|| tracing::warn!("{why}; until then a transaction whose end Kafka has dropped (KAFKA-20734) goes unnoticed"));
-            return Ok(true);
+impl Prover {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, which: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+        self.waiting().extract_if(.., |one| which(one)).collect()
+    }
+
+    /// One look for all.
+    async fn look(&self, waiting: Vec<Waiting>) {
+        let seen = match shown(&self.transactions, waiting.iter().map(|one| &one.transaction)).await {
+            Ok(seen) => seen,
+            Err(error) => return self.failed(waiting, &error),
+        };
+        let mut late = vec![];
+        for (one, seen) in waiting.into_iter().zip(seen) {
+            match seen {
+                Shown::Ended => self.shown(&one.transaction),
+                // Its coordinator is believed, as every other client does.
+                Shown::Forbidden(partition) => {
+                    warn_once(&forbidden(&partition));
+                    self.shown(&one.transaction);
+                }
+                Shown::Open if one.late => late.push(one),
+                Shown::Open => self.waiting().push(one.again(PACE, true)),
+                Shown::Unseen(..) => self.waiting().push(one.again(LATE, true)),
+            }
         }
-        Err(other) => return Err(other),
+        if !late.is_empty() {
+            match self.end(&late).await {
+                Ok(()) => self.waiting().extend(late.into_iter().map(|one| one.again(LATE, true))),
+                Err(error) => self.failed(late, &error),
+            }
+        }
     }
-    if one.late {
-        let partitions: BTreeSet<TopicPartition> = partitions_of(&one.transaction);
-        end_hanging(transactions, scope, &partitions).await?;
+
+    fn shown(&self, transaction: &KafkaTransaction) {
+        self.pool.lock().shown(&transaction.transactional_id, (transaction.producer_id, transaction.epoch));
+        self.pool.changed.notify_waiters();
     }
-    Ok(false)
+
+    fn failed(&self, waiting: Vec<Waiting>, error: &ConnectorError) {
+        let names: Vec<&str> = waiting.iter().map(|one| one.transaction.transactional_id.as_str()).collect();
+        tracing::warn!(%error, transactions = ?names, "it is not known whether the partitions show the ends of these transactions; asked again");
+        self.waiting().extend(waiting.into_iter().map(|one| {
+            let late = one.late;
+            one.again(FAILED, late)
+        }));
+    }
+
+    /// Writes the ends that partitions have missed.
+    async fn end(&self, late: &[Waiting]) -> ConnectorResult<()> {
+        let producers = late.iter().map(|one| one.transaction.producer_id).collect();
+        let partitions = late.iter().flat_map(|one| partitions_of(&one.transaction)).collect();
+        end_hanging(&self.transactions, &self.scope, &partitions, Some(&producers)).await.map(drop)
+    }
+}
+
+fn warn_once(why: &str) {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| tracing::warn!("{why}; until then a transaction whose end Kafka has dropped (KAFKA-20734) goes unnoticed"));
 }

@@ -151,6 +151,15 @@ struct Reading {
     pending: i64,
 }
 
+/// A look at the topics, under way.
+struct Look(JoinHandle<ConnectorResult<Topics>>);
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 struct ReaderTask {
     settings: Arc<SourceSettings>,
     context: SourceContext,
@@ -266,6 +275,8 @@ impl ReaderTask {
     async fn run(&mut self) -> ConnectorResult<()> {
         let interval = self.settings.discovery_interval.filter(|_| !self.bounded());
         let mut discover_at = interval.map(|interval| Instant::now() + interval);
+        // In a task of its own: brokers that are slow to answer must not hold up what is read, nor the doubt.
+        let mut look: Option<Look> = None;
         let mut doubt_at = Instant::now() + DOUBT;
         loop {
             if self.bounded() && self.splits.is_empty() {
@@ -281,11 +292,15 @@ impl ReaderTask {
                 Ok(None) => {}
                 Err(error) => return Err(connect::connector_error(error)),
             }
-            if let (Some(interval), Some(at)) = (interval, discover_at)
-                && Instant::now() >= at
-            {
-                self.discover().await?;
-                discover_at = Some(Instant::now() + interval);
+            if let Some(seen) = look.as_mut().filter(|look| look.0.is_finished()) {
+                let seen = (&mut seen.0).await.unwrap_or_else(|error| Err(ConnectorError::Retryable(error.to_string())));
+                look = None;
+                self.discovered(seen).await?;
+                discover_at = interval.map(|interval| Instant::now() + interval);
+            }
+            if look.is_none() && discover_at.is_some_and(|at| Instant::now() >= at) {
+                look = Some(self.look());
+                discover_at = None;
             }
             if Instant::now() >= doubt_at {
                 self.doubt_the_silent().await;
@@ -400,9 +415,14 @@ impl ReaderTask {
         }
     }
 
-    async fn discover(&mut self) -> ConnectorResult<()> {
+    fn look(&self) -> Look {
         let splits = self.splits.values().map(|reading| reading.split.clone()).collect();
-        match Self::check(&self.discovery, &self.settings.topics, splits).await {
+        let (discovery, settings) = (self.discovery.clone(), self.settings.clone());
+        Look(tokio::spawn(async move { Self::check(&discovery, &settings.topics, splits).await }))
+    }
+
+    async fn discovered(&mut self, seen: ConnectorResult<Topics>) -> ConnectorResult<()> {
+        match seen {
             Ok(topics) => {
                 let new = self.undiscovered(&topics).await?;
                 for split in &new {

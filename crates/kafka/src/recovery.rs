@@ -1,17 +1,17 @@
 //! What is done with transactions of former generations: first everything that the journal holds is committed, then what
 //! nobody holds is ended.
 
-use crate::client::{Deadline, TransactionState};
+use crate::client::{Deadline, TopicPartition, TransactionState};
 use crate::connect::connector_error;
 use crate::handle::KafkaTransaction;
-use crate::hanging::end_hanging;
+use crate::hanging::{end_hanging, partitions_of};
 use crate::ids::{IdParts, IdScope};
 use crate::settle::{Settled, Settler};
 use crate::{ConnectorError, ConnectorResult};
 use futures::future::{join_all, try_join_all};
 use semel_checkpoint::{CheckpointId, Generation};
 use semel_engine::sink::{Pending, Swept};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How long listing the transactions of all brokers may take.
@@ -59,14 +59,15 @@ pub fn orphans<'a>(scope: &IdScope, own: Generation, listed: impl IntoIterator<I
 
 /// Aborts the open transactions of lower generations. `EndTxn` v5 bumps their epoch, so that a process that still believes to
 /// own one can write no more; it can open a new one, which the next sweep finds. Called only when all that is pending is committed.
-pub async fn sweep(settler: &Settler, scope: &IdScope, own: Generation) -> ConnectorResult<Swept> {
+/// The answer has the partitions of those that were aborted.
+pub async fn sweep(settler: &Settler, scope: &IdScope, own: Generation) -> ConnectorResult<(Swept, BTreeSet<TopicPartition>)> {
     let prefix = format!("{scope}-");
     let listed =
         settler.transactions().list(&[TransactionState::Ongoing], &prefix, Deadline::after(LIST_TIMEOUT)).await.map_err(connector_error)?;
     let ids: Vec<&str> =
         orphans(scope, own, listed.iter().map(|listed| listed.transactional_id.as_str())).into_iter().map(|(id, _)| id).collect();
     if ids.is_empty() {
-        return Ok(Swept::default());
+        return Ok(Default::default());
     }
     let described = settler.transactions().describe(&ids, Deadline::after(LIST_TIMEOUT)).await.map_err(connector_error)?;
     let open = described.into_iter().filter(|described| described.code.is_none() && described.state == TransactionState::Ongoing);
@@ -83,21 +84,27 @@ pub async fn sweep(settler: &Settler, scope: &IdScope, own: Generation) -> Conne
         match settler.abort(&transaction).await? {
             Settled::Aborted { .. } => {
                 tracing::warn!(%transaction, "aborted a transaction of a former generation");
-                Ok(Some(transaction.transactional_id))
+                Ok(Some(transaction))
             }
             // Its owner was faster, with a permit: nothing of ours to end.
             Settled::Committed { .. } => Ok::<_, ConnectorError>(None),
         }
     });
-    let mut aborted: Vec<String> = try_join_all(aborts).await?.into_iter().flatten().collect();
+    let aborted: Vec<KafkaTransaction> = try_join_all(aborts).await?.into_iter().flatten().collect();
+    let partitions = aborted.iter().flat_map(partitions_of).collect();
+    let mut aborted: Vec<String> = aborted.into_iter().map(|transaction| transaction.transactional_id).collect();
     aborted.sort_unstable();
-    Ok(Swept { aborted })
+    Ok((Swept { aborted }, partitions))
 }
 
-/// Ends what the partitions of a topic hold open although their coordinators call it over; see [`hanging`](crate::hanging).
-pub async fn end_missed(settler: &Settler, scope: &IdScope, topic: &str) -> ConnectorResult<Vec<String>> {
-    let partitions = settler.transactions().partitions(topic, Deadline::after(LIST_TIMEOUT)).await.map_err(connector_error)?;
-    end_hanging(settler.transactions(), scope, &partitions).await
+/// The partitions of a topic.
+pub async fn partitions(settler: &Settler, topic: &str) -> ConnectorResult<BTreeSet<TopicPartition>> {
+    settler.transactions().partitions(topic, Deadline::after(LIST_TIMEOUT)).await.map_err(connector_error)
+}
+
+/// Ends what these partitions hold open although their coordinators call it over; see [`hanging`](crate::hanging).
+pub async fn end_missed(settler: &Settler, scope: &IdScope, partitions: &BTreeSet<TopicPartition>) -> ConnectorResult<()> {
+    end_hanging(settler.transactions(), scope, partitions, None).await.map(drop)
 }
 
 #[cfg(test)]

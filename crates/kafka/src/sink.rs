@@ -1,10 +1,11 @@
 //! The Kafka sink: one value per sink of the job, shared by its subtasks.
 
-use crate::client::{ClientConfig, Cluster, Transactions};
+use crate::client::{ClientConfig, Cluster, TopicPartition, Transactions};
 use crate::committer::KafkaCommitter;
 use crate::config::{DeliveryGuarantee, KafkaSinkBuilder, SerializerFactory, SinkSettings, TopicSelector};
 use crate::connect::{self, ClientSettings};
 use crate::handle::KafkaTransaction;
+use crate::hanging::partitions_of;
 use crate::ids::IdScope;
 use crate::pool::IdPool;
 use crate::settle::Settler;
@@ -24,6 +25,8 @@ pub struct KafkaSink {
     settings: Arc<SinkSettings>,
     /// For `recover` and `sweep`, which come again and again.
     cluster: Arc<tokio::sync::Mutex<Option<Cluster>>>,
+    /// Of transactions that were ended here and are still to be seen ended, where no setting tells the topic.
+    ended_in: Arc<Mutex<BTreeSet<TopicPartition>>>,
 }
 
 /// The pool of transactional ids of one subtask, shared by its writer and its committer.
@@ -57,7 +60,7 @@ impl KafkaSink {
     }
 
     pub(crate) fn new(settings: SinkSettings) -> KafkaSink {
-        KafkaSink { settings: Arc::new(settings), cluster: Arc::default() }
+        KafkaSink { settings: Arc::new(settings), cluster: Arc::default(), ended_in: Arc::default() }
     }
 
     /// The checked settings.
@@ -113,6 +116,20 @@ impl KafkaSink {
             )),
             other => other,
         })
+    }
+
+    /// Sees to it that the partitions of ended transactions show it, where no setting tells the topic.
+    async fn look_after(&self, settler: &Settler, scope: &IdScope, ended_in: BTreeSet<TopicPartition>) -> ConnectorResult<()> {
+        let all = {
+            let mut all = self.ended_in.lock().unwrap_or_else(PoisonError::into_inner);
+            all.extend(ended_in);
+            all.clone()
+        };
+        if !all.is_empty() {
+            recovery::end_missed(settler, scope, &all).await?;
+            self.ended_in.lock().unwrap_or_else(PoisonError::into_inner).retain(|partition| !all.contains(partition));
+        }
+        Ok(())
     }
 
     async fn settler(&self) -> ConnectorResult<Settler> {
@@ -180,11 +197,21 @@ impl TwoPhaseCommitSink for KafkaSink {
             self.commit_elsewhere(&servers, pending).await?;
         }
         let settler = self.settler().await?;
+        let mut ended_in: BTreeSet<_> = here.iter().flat_map(|pending| partitions_of(&pending.transaction)).collect();
         recovery::commit_pending(&settler, here).await?;
-        match self.sweeps() {
-            true => recovery::sweep(&settler, &self.scope(job, uid), job.generation).await,
-            false => Ok(Swept::default()),
+        if !self.sweeps() {
+            return Ok(Swept::default());
         }
+        let scope = self.scope(job, uid);
+        let (swept, aborted_in) = recovery::sweep(&settler, &scope, job.generation).await?;
+        // The first sweep looks at the sink's topic. Where rows tell it, nobody else would know these partitions.
+        if !matches!(self.settings.topic, TopicSelector::Fixed(_)) {
+            ended_in.extend(aborted_in);
+            if let Err(error) = self.look_after(&settler, &scope, ended_in).await {
+                tracing::warn!(%error, "it is not known whether the partitions show the ends of a former generation's transactions");
+            }
+        }
+        Ok(swept)
     }
 
     async fn sweep(&self, job: &JobIdentity, uid: &OperatorUid) -> ConnectorResult<Swept> {
@@ -192,10 +219,14 @@ impl TwoPhaseCommitSink for KafkaSink {
             return Ok(Swept::default());
         }
         let (settler, scope) = (self.settler().await?, self.scope(job, uid));
-        let swept = recovery::sweep(&settler, &scope, job.generation).await?;
-        // The rows' own topics are not known here; their partitions are looked at by the committer that has ended a transaction.
-        if let TopicSelector::Fixed(topic) = &self.settings.topic {
-            recovery::end_missed(&settler, &scope, topic).await?;
+        let (swept, ended_in) = recovery::sweep(&settler, &scope, job.generation).await?;
+        match &self.settings.topic {
+            TopicSelector::Fixed(topic) => {
+                let partitions = recovery::partitions(&settler, topic).await?;
+                recovery::end_missed(&settler, &scope, &partitions).await?;
+            }
+            // Those of this generation's transactions are looked at by the committers that have ended them.
+            _ => self.look_after(&settler, &scope, ended_in).await?,
         }
         Ok(swept)
     }

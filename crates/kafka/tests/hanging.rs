@@ -5,11 +5,13 @@ mod support;
 
 use semel_checkpoint::CheckpointId;
 use semel_engine::sink::{Committed, ConnectorError, SinkCommitter, TwoPhaseCommitSink};
+use semel_kafka::client::{Deadline, ErrorCode, Marker, Producers, TopicPartition};
 use semel_kafka::committer::KafkaCommitter;
 use semel_kafka::writer::KafkaWriter;
 use semel_kafka::{KafkaSink, KafkaTransaction};
 use semel_testkit::{Kafka, KafkaOptions};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use support::{Job, rows, sink, uid};
@@ -118,10 +120,48 @@ async fn a_missed_commit_is_written() {
     scene.assert_committed(&["paid"]);
 }
 
+/// A marker that was on its way for long reaches the partition when the id has begun its next transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_marker_does_not_end_the_next_transaction() {
+    let (mut scene, first) = Scene::new("paid").await;
+    let permit = scene.job.permit(1, 1);
+    scene.committer.commit(&first, &permit).await.unwrap();
+    let mut checkpoint = 2;
+    let next = loop {
+        scene.committer.released(CheckpointId(checkpoint - 1)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let next = support::pre_commit(&mut scene.writer, checkpoint, rows(["half".to_owned()])).await;
+        if next.transactional_id == first.transactional_id {
+            break next;
+        }
+        scene.committer.abort(&next).await.unwrap();
+        checkpoint += 1;
+    };
+    assert_eq!(next.producer_id, first.producer_id);
+    let cluster = support::cluster(scene.kafka).await;
+    let partition = BTreeSet::from([TopicPartition::new(scene.topic.as_str(), 0)]);
+    let write = async |epoch| {
+        let marker = Marker { producer_id: first.producer_id, epoch, commit: true, coordinator_epoch: 0 };
+        let answers = Producers::new(cluster.clone()).write(&marker, &partition, Deadline::after(SOON)).await.unwrap();
+        answers.into_values().next().unwrap()
+    };
+    // An older coordinator's epoch would be refused as well, with another code.
+    assert_eq!(write(first.epoch).await, Err(ErrorCode::INVALID_PRODUCER_EPOCH));
+    assert_eq!(support::committed(scene.kafka, &scene.topic), ["paid"]);
+    scene.committer.commit(&next, &scene.job.permit(1, checkpoint)).await.unwrap();
+    scene.assert_committed(&["half", "paid"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missed_abort_is_written() {
     let (mut scene, transaction) = Scene::new("never").await;
-    scene.miss(&transaction, async |scene| scene.sweep(2).await).await;
+    scene
+        .miss(&transaction, async |scene| {
+            // Done, and whether the partition shows it is for the next sweep.
+            let error = scene.sink.sweep(&scene.job.identity(2), &uid()).await.unwrap_err();
+            assert!(matches!(&error, ConnectorError::Retryable(why) if why.contains(&format!("{}-0", scene.topic))), "{error}");
+        })
+        .await;
     scene.sweep(2).await;
     scene.assert_committed(&[]);
 }
@@ -139,7 +179,7 @@ async fn an_id_is_not_used_again_while_a_partition_holds_its_last_transaction() 
     // The second one would count the first one's rows to itself in the partition, and its abort would take them along.
     let second = support::pre_commit(&mut scene.writer, 2, rows(["half".to_owned()])).await;
     assert_ne!(second.transactional_id, first.transactional_id);
-    // Every checkpoint looks again, and in the end the id is free.
+    // Every checkpoint looks again, once in 250 ms, and in the end the id is free.
     let until = Instant::now() + SOON;
     let mut checkpoint = 2;
     let mut last = second;

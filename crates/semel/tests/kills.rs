@@ -141,3 +141,29 @@ fn a_filter_survives_random_kills() {
 fn windows_survive_a_broker_that_dies_again_and_again() {
     storm(What::Windows, "kills of the broker", scale(3, 12), 90);
 }
+
+/// A stop ends with a last checkpoint, and with nothing behind it: readers of committed rows need not wait for the next start.
+#[test]
+fn a_stop_under_load_leaves_no_transaction_open() {
+    let kafka = Arc::new(Kafka::start_with(KafkaOptions::default()).unwrap());
+    for (what, parallelism, processes) in [(What::Filter, 2, 1), (What::Windows, 2, 2)] {
+        let orders = topic(&kafka, "orders");
+        let load = Load::start(&kafka, &orders, 4000, rows(10_000_000));
+        let mut job = Job::kafka(what, &kafka, &orders).layout(parallelism, processes);
+        let mut seen = 0;
+        for _ in 0..6 {
+            let mut running = job.start();
+            job.wait_committed(&kafka, seen);
+            running.terminate().unwrap();
+            running.wait_success(LONG).unwrap();
+            let open: Vec<_> = job.open(&kafka).into_iter().filter(|t| t.state == "Ongoing").collect();
+            assert!(open.is_empty(), "{open:?}\n{}", running.stderr());
+            assert!(running.stderr().contains("final checkpoint"), "{}", running.stderr());
+            seen = job.committed(&kafka);
+        }
+        let written = load.stop().unwrap();
+        job.finish();
+        assert_input(&kafka, &orders, written);
+        job.assert_exact(&kafka, written);
+    }
+}

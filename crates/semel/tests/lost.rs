@@ -46,7 +46,8 @@ fn assert_reported(job: &mut Job, kafka: &Kafka, running: &mut Running, ids: &[S
         assert_says_what_is_lost(&second, &id);
     }
     // A checkpoint that was completed on waking is whole, and committed by the next start; nothing else appears.
-    let whole: u64 = [log, second].iter().flat_map(|log| log.lines()).filter(|line| line.contains("committed at recovery")).map(rows_told).sum();
+    let whole: u64 =
+        [log, second].iter().flat_map(|log| log.lines()).filter(|line| line.contains("committed at recovery")).map(rows_told).sum();
     assert_eq!(job.committed(kafka), before + whole, "nothing of what is lost appears");
 }
 

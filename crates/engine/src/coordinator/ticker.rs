@@ -1,7 +1,7 @@
 //! The only clock of a job, and its only flow control.
 //!
 //! The grant is the frontier of the control stream, not a message: granting `(n + 1, 0)` is injecting barrier *n* at every
-//! source at once. Messages carry only changes of the cap.
+//! source at once. Messages carry only changes of what may be emitted.
 use super::pace::Pace;
 use super::{Coordinator, Shared, checkpoint_metrics, unix_ms};
 use crate::ack::vec_output;
@@ -17,13 +17,16 @@ use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::{Scope, StreamVec};
 use tracing::{info, trace, warn};
 
-/// Ticker -> sources: what may be emitted per tick.
+/// Ticker -> sources and sinks: what may be emitted. It holds for every tick after the one that it comes in.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub struct Control {
     /// Index of the worker.
     pub to: u64,
-    /// At most, by one source subtask.
+    /// At most, per tick and source subtask.
     pub bytes_per_tick: u64,
+    /// The job is to stop after this checkpoint. Sources emit nothing that would come after it, and sinks begin no transaction which
+    /// nobody would end.
+    pub last: Option<CheckpointId>,
 }
 
 /// Builds the operator on every worker; it works on worker 0.
@@ -43,7 +46,7 @@ pub fn ticker<'s>(scope: Scope<'s, Time>, shared: Shared, job: Arc<JobContext>) 
         let config = job.config();
         let mut pace = Pace::new(config.tick, config.ticks_in_flight, config.max_bytes_per_tick, Instant::now());
         let mut back_pressured = Share::new("backPressuredTimeMsPerSecond", None);
-        let mut sent_cap = 0;
+        let mut sent = None;
         let mut timer: Option<Instant> = None;
         let mut stop_at: Option<CheckpointId> = None;
         move |_| {
@@ -69,6 +72,12 @@ pub fn ticker<'s>(scope: Scope<'s, Time>, shared: Shared, job: Arc<JobContext>) 
             let lagging = pace.lagging(now);
             back_pressured.observe(now, || pace.lagged(now));
             trace!(granted = pace.granted(), written = c.written, lagging, ended = ?c.ended, checkpoints = ?c.checkpoints, "ticker");
+            // Before the grant: no source begins a tick that it does not know the rules of.
+            if sent != Some((pace.bytes_per_tick(), stop_at)) {
+                sent = Some((pace.bytes_per_tick(), stop_at));
+                let copies = (0..peers).map(|to| Control { to, bytes_per_tick: pace.bytes_per_tick(), last: stop_at });
+                output.activate().session_with_builder(&*held).give_iterator(copies);
+            }
             if pace.due(now) && !lagging {
                 let first = pace.granted() == 0;
                 let urgent = last.is_some() || pace.out_of_ticks();
@@ -79,11 +88,6 @@ pub fn ticker<'s>(scope: Scope<'s, Time>, shared: Shared, job: Arc<JobContext>) 
                 if barrier && !first {
                     c.checkpoints.injected(current, now, unix_ms());
                 }
-            }
-            if pace.bytes_per_tick() != sent_cap {
-                sent_cap = pace.bytes_per_tick();
-                let copies = (0..peers).map(|to| Control { to, bytes_per_tick: sent_cap });
-                output.activate().session_with_builder(&*held).give_iterator(copies);
             }
             // One timer at a time, or every activation by another cause would add one. While lagging, the watcher wakes us, and
             // a slow timer lets checkpoints expire.

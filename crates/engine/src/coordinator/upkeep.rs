@@ -1,5 +1,6 @@
 //! What process 0 does beside the dataflow: collects what no checkpoint refers to any more, tells sources of completed
 //! checkpoints, and sweeps for transactions of lower generations.
+use crate::ending::Ending;
 use crate::erased::{SharedSink, SharedSource};
 use crate::failure::{Failure, fail};
 use crate::graph::Graph;
@@ -7,16 +8,15 @@ use crate::job::JobContext;
 use crate::sink::ConnectorError;
 use semel_checkpoint::{DurableCheckpoint, OperatorUid, collect};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 use tracing::{info, warn};
 
 /// Checkpoints that follow each other faster share one round: each costs requests, and deletions on a disk.
 const ROUND: Duration = Duration::from_millis(500);
-/// How long the last round of a job may take.
-const LAST_ROUND: Duration = Duration::from_secs(10);
+/// Between two tries of the last sweep.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// The completer's end.
 #[derive(Clone)]
@@ -24,24 +24,11 @@ pub struct Upkeep {
     completed: UnboundedSender<DurableCheckpoint>,
 }
 
-/// Its end, to be waited for when all [`Upkeep`]s are gone.
-pub struct Ended(Receiver<()>);
-
-impl Ended {
-    /// Waits until the job's last checkpoint has been told, what is older collected and what lower generations left open ended, for
-    /// 10 s at most.
-    pub fn wait(self) {
-        if let Err(RecvTimeoutError::Timeout) = self.0.recv_timeout(LAST_ROUND) {
-            warn!("what follows the last checkpoint was not done within {LAST_ROUND:?}; the next start of this job does it");
-        }
-    }
-}
-
 impl Upkeep {
-    /// Starts the tasks.
-    pub fn start(graph: Arc<Graph>, job: Arc<JobContext>) -> (Upkeep, Ended) {
+    /// Starts the tasks. When all [`Upkeep`]s are gone, the job's last checkpoint is told, what is older collected, and what lower
+    /// generations left open ended.
+    pub fn start(graph: Arc<Graph>, job: Arc<JobContext>, ending: Ending) -> Upkeep {
         let (completed, checkpoints) = unbounded_channel();
-        let (alive, ended) = channel();
         let sources: Vec<_> = graph.sources().map(|(uid, source)| (uid.clone(), source.clone())).collect();
         sources.iter().for_each(|(uid, _)| commits_failed(uid).increment(0));
         let sinks: Vec<(OperatorUid, SharedSink)> = graph.sinks().map(|(uid, sink, _)| (uid.clone(), sink.clone())).collect();
@@ -53,7 +40,7 @@ impl Upkeep {
                 clock.tick().await; // Recovery has just swept.
                 loop {
                     clock.tick().await;
-                    sweep(&job, &uid, &sink).await;
+                    _ = sweep(&job, &uid, &sink).await;
                 }
             });
         }
@@ -63,11 +50,13 @@ impl Upkeep {
             // A short job ends before its first sweep is due, and what a dead process had on its way may have reached the target
             // after the recovery's: readers would wait for the transaction's timeout.
             for (uid, sink) in &sinks {
-                sweep(&job, uid, sink).await;
+                while !sweep(&job, uid, sink).await {
+                    sleep(AGAIN).await;
+                }
             }
-            drop(alive);
+            drop(ending);
         });
-        (Upkeep { completed }, Ended(ended))
+        Upkeep { completed }
     }
 
     /// A checkpoint is durable.
@@ -76,15 +65,21 @@ impl Upkeep {
     }
 }
 
-async fn sweep(job: &JobContext, uid: &OperatorUid, sink: &SharedSink) {
+/// `false`: it is worth another try.
+async fn sweep(job: &JobContext, uid: &OperatorUid, sink: &SharedSink) -> bool {
     match sink.sweep(job.identity(), uid).await {
-        Ok(swept) if !swept.aborted.is_empty() => {
-            info!(sink = %uid, transactions = ?swept.aborted, "ended transactions of lower generations")
+        Ok(swept) => {
+            if !swept.aborted.is_empty() {
+                info!(sink = %uid, transactions = ?swept.aborted, "ended transactions of lower generations");
+            }
+            true
         }
-        Ok(_) => {}
         Err(ConnectorError::Fenced(why)) => fail(Failure::Fenced(format!("sink {uid}: {why}"))),
         // It is done again: a broker that is away for a moment is no reason to restart.
-        Err(e) => warn!(sink = %uid, error = %e, "sweep failed"),
+        Err(e) => {
+            warn!(sink = %uid, error = %e, "sweep failed");
+            !matches!(e, ConnectorError::Retryable(_))
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! until it is done: when the reports have passed *n*, all of *n* is committed.
 use crate::ack::vec_output;
 use crate::coordinator::completer::Commit;
+use crate::ending::{Ending, LAST_ROUND};
 use crate::erased::DynCommitter;
 use crate::failure::{Failure, fail};
 use crate::graph::{Builder, OpenedSink};
@@ -18,6 +19,8 @@ use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use tokio::sync::{mpsc::UnboundedReceiver, oneshot};
+use tokio::time::timeout;
+use tracing::warn;
 
 /// Committer -> collector.
 #[derive(Serialize, Deserialize, Clone, Debug)]
@@ -33,13 +36,14 @@ pub fn sink_committer<'s>(
     builder: &Builder<'s>,
     commits: StreamVec<'s, Time, Json<Commit>>,
     sink: OpenedSink,
+    ending: Ending,
 ) -> StreamVec<'s, Time, CommitReport> {
     let (scope, job) = (builder.scope, builder.job.clone());
     let mut b = OperatorBuilder::new(format!("{} committer", sink.uid), scope);
     let mut input = b.new_input(commits, Exchange::new(|c: &Json<Commit>| c.0.to));
     let (mut output, stream) = vec_output(&mut b);
     let activator = scope.worker().sync_activator_for(b.operator_info().address.to_vec());
-    let task = CommitterTask { uid: sink.uid.clone(), subtask: builder.subtask(), job: job.clone() };
+    let task = CommitterTask { uid: sink.uid.clone(), subtask: builder.subtask(), job: job.clone(), _ending: ending };
     let place = format!("committer of sink {} subtask {}", sink.uid, builder.subtask());
     let committer = Mailbox::spawn(&job.runtime, place, activator, move |requests, answers| task.run(sink.committer, requests, answers));
     b.build_reschedule(move |capabilities| {
@@ -69,6 +73,8 @@ struct CommitterTask {
     uid: OperatorUid,
     subtask: u32,
     job: Arc<JobContext>,
+    /// The process waits for it.
+    _ending: Ending,
 }
 
 impl CommitterTask {
@@ -94,6 +100,12 @@ impl CommitterTask {
                 return;
             }
         }
+        // The operator is gone, and all is committed: a failure would have ended the process.
+        match timeout(LAST_ROUND, committer.finish()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!(sink = %self.uid, subtask = self.subtask, %error, "what was committed last is not looked after"),
+            Err(_) => {} // The process has not waited for longer, and has said so.
+        }
     }
 
     async fn commit(
@@ -104,7 +116,7 @@ impl CommitterTask {
     ) -> Result<Committed, Failure> {
         let place = format!("sink {} subtask {}: commit of checkpoint {}", self.uid, self.subtask, committable.checkpoint);
         let deadline = self.job.config().commit_timeout;
-        match tokio::time::timeout(deadline, committer.commit(committable, &commit.permit)).await {
+        match timeout(deadline, committer.commit(committable, &commit.permit)).await {
             Ok(Ok(outcome)) => Ok(outcome),
             Ok(Err(ConnectorError::Lost(why))) => {
                 let rows = committable.rows;

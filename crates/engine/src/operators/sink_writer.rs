@@ -1,6 +1,7 @@
 //! Phase one of a sink: a subtask hands rows to its writer's task through a bounded buffer, and a barrier after the last row of
 //! each checkpoint. A full buffer, and nothing else, holds back the frontier that flow control watches.
 use crate::ack::{Ack, AckPart, Acks, ack_output, vec_output};
+use crate::coordinator::ticker::Control;
 use crate::erased::{DynCommitter, DynWriter, SharedSink};
 use crate::failure::{Failure, fail};
 use crate::graph::{Builder, Edge, OpenedSink, Operator};
@@ -15,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::channels::pact::{Exchange, Pipeline};
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use tokio::sync::{mpsc::UnboundedReceiver, oneshot};
@@ -67,6 +68,7 @@ impl Operator for SinkOperator {
         let Some(edge) = inputs.into_iter().next() else { return vec![] };
         let mut b = OperatorBuilder::new(format!("{uid} writer"), scope);
         let mut input = b.new_input(edge.rows, Pipeline);
+        let mut control = b.new_input(builder.control.clone(), Exchange::new(|c: &Control| c.to));
         let (acks, ack_stream) = ack_output(&mut b);
         let (written, written_stream) = vec_output::<()>(&mut b);
         let activator = scope.worker().sync_activator_for(b.operator_info().address.to_vec());
@@ -93,10 +95,12 @@ impl Operator for SinkOperator {
             capabilities.truncate(1); // None of its own for `written`: that follows the input and what is queued.
             let mut acks = capabilities.pop().map(|cap| Acks::new(acks, cap, job.first_checkpoint()));
             let mut opened = false;
-            // Beyond the barrier: they come after it, however early they are.
-            let mut early: BTreeMap<CheckpointId, Vec<(Capability<Time>, RecordBatch)>> = BTreeMap::new();
+            // Beyond the barrier: they come after it, however early they are. Those beyond the last checkpoint of a stop come only if
+            // another one follows it after all (it was declined); they hold nothing back, or that one would never be granted.
+            let mut early = Early::new();
+            let mut last: Option<CheckpointId> = None;
             // In order; not handed over because the buffer is full. What is queued has not passed its tick.
-            let mut queue: VecDeque<(Option<Capability<Time>>, Request)> = VecDeque::new();
+            let mut queue = Queue::new();
             move |frontiers| {
                 _ = &written; // Nothing is sent on it; its frontier is what is told.
                 let Some(acks) = &mut acks else { return false };
@@ -113,6 +117,11 @@ impl Operator for SinkOperator {
                 if !opened {
                     return false;
                 }
+                control.for_each(|_, commands| commands.drain(..).for_each(|c| last = c.last));
+                let beyond = |checkpoint| last.is_some_and(|last| checkpoint > last);
+                if last.is_some() {
+                    early.iter_mut().filter(|(checkpoint, _)| beyond(**checkpoint)).flat_map(|(_, rows)| rows).for_each(|rows| rows.0 = None);
+                }
                 input.for_each(|stamp, batch| {
                     let (Some(rows), Some(capability)) = (batch.take(), stamp.retain_least(1)) else { return };
                     rows_out.increment(rows.num_rows() as u64);
@@ -120,19 +129,21 @@ impl Operator for SinkOperator {
                     let checkpoint = checkpoint_of(*capability.time());
                     if checkpoint < acks.checkpoint {
                         fail(Failure::Fatal(format!("operator {uid}: rows of checkpoint {checkpoint} came after its barrier; this is a fault of an operator before it")));
-                    } else if checkpoint == acks.checkpoint {
+                    } else if checkpoint == acks.checkpoint && !beyond(checkpoint) {
                         queue.push_back((Some(capability), request(checkpoint, rows)));
                     } else {
-                        early.entry(checkpoint).or_default().push((capability, rows));
+                        early.entry(checkpoint).or_default().push((Some(capability).filter(|_| !beyond(checkpoint)), rows));
                     }
                 });
-                let frontier = low(&frontiers[0]);
+                // A checkpoint's rows are taken when what was said before its first tick has been heard.
+                let frontier = low(&frontiers[0]).min(low(&frontiers[1]));
                 while frontier != CLOSED && acks.checkpoint < checkpoint_of(frontier) {
+                    take(&mut queue, &mut early, acks.checkpoint);
                     crate::failpoint::passing("before_pre_commit");
                     queue.push_back((None, Request::Barrier(acks.checkpoint)));
                     acks.barrier();
-                    for (capability, rows) in early.remove(&acks.checkpoint).into_iter().flatten() {
-                        queue.push_back((Some(capability), request(acks.checkpoint, rows)));
+                    if !beyond(acks.checkpoint) {
+                        take(&mut queue, &mut early, acks.checkpoint);
                     }
                 }
                 hand_over(&mut queue, &writer, &buffer, room);
@@ -148,13 +159,22 @@ impl Operator for SinkOperator {
     }
 }
 
+type Queue = VecDeque<(Option<Capability<Time>>, Request)>;
+type Early = BTreeMap<CheckpointId, Vec<(Option<Capability<Time>>, RecordBatch)>>;
+
+/// Queues what came early of a checkpoint.
+fn take(queue: &mut Queue, early: &mut Early, checkpoint: CheckpointId) {
+    let rows = early.remove(&checkpoint).into_iter().flatten();
+    queue.extend(rows.map(|(capability, rows)| (capability, request(checkpoint, rows))));
+}
+
 fn request(checkpoint: CheckpointId, rows: RecordBatch) -> Request {
     let bytes = rows.get_array_memory_size() as u64;
     Request::Rows(checkpoint, rows, bytes)
 }
 
 /// Hands over what fits. A single batch larger than the buffer fits when the buffer is empty.
-fn hand_over(queue: &mut VecDeque<(Option<Capability<Time>>, Request)>, writer: &Mailbox<Request, Answer>, buffer: &Buffer, room: u64) {
+fn hand_over(queue: &mut Queue, writer: &Mailbox<Request, Answer>, buffer: &Buffer, room: u64) {
     while let Some((capability, request)) = queue.pop_front() {
         if let Request::Rows(_, _, bytes) = &request {
             let used = buffer.bytes.load(Relaxed);

@@ -83,9 +83,9 @@ impl Operator for SourceOperator {
             let mut acks = ack_cap.map(|cap| Acks::new(acks, cap, job.first_checkpoint()));
             let mut splits = Splits { strategy, ..Splits::default() };
             let (mut opened, mut waiting) = (false, None);
-            let (mut now, mut reported, mut emitted, mut cap) = (0, None, 0u64, 0u64);
+            let (mut now, mut reported, mut emitted, mut cap, mut last) = (0, None, 0u64, 0u64, None);
             move |frontiers| {
-                control.for_each(|_, commands| commands.drain(..).for_each(|c| cap = c.bytes_per_tick));
+                control.for_each(|_, commands| commands.drain(..).for_each(|c| (cap, last) = (c.bytes_per_tick, c.last)));
                 let (Some((row_cap, report_cap)), Some(acks)) = (&mut emit, &mut acks) else { return false };
                 if !opened {
                     let Some(Answer::Opened(own)) = reader.answer() else { return false };
@@ -125,6 +125,9 @@ impl Operator for SourceOperator {
                     emitted = 0;
                     row_cap.downgrade(&now);
                     report_cap.downgrade(&now);
+                }
+                if last.is_some_and(|last| checkpoint_of(now) > last) {
+                    return false; // The next run reads them.
                 }
                 let mut output = rows.activate();
                 while emitted < cap.max(1) {

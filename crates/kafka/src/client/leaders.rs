@@ -3,7 +3,7 @@ use super::cluster::{Cluster, Purpose, pause};
 use super::connection::Connection;
 use super::deadline::{Backoff, Deadline};
 use super::error::{ClientError, ErrorCode, Result};
-use super::metadata::{ClusterMetadata, TopicPartition};
+use super::metadata::{ClusterMetadata, Leader, TopicPartition};
 use kafka_protocol::messages::TopicName;
 use kafka_protocol::protocol::StrBytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -37,6 +37,9 @@ pub(super) trait Question: Sync {
 
     /// A partition that has no leader for this long is answered with LEADER_NOT_AVAILABLE.
     const LEADERLESS_AFTER: Duration;
+
+    /// Others than the leader answer too: an answer counts when the one asked is still the leader afterwards, in the same epoch.
+    const CONFIRM_LEADER: bool = false;
 
     /// Asks one leader.
     fn ask(
@@ -99,9 +102,11 @@ pub(super) async fn ask<Q: Question>(
         };
         let mut last = None;
         let mut by_node: BTreeMap<i32, Vec<TopicPartition>> = BTreeMap::new();
+        let mut leaders: HashMap<TopicPartition, Leader> = HashMap::new();
         for partition in &left {
             if let Some(leader) = cluster.cached_leader(partition) {
                 by_node.entry(leader.node).or_default().push(partition.clone());
+                leaders.insert(partition.clone(), leader);
                 continue;
             }
             let code = described.as_ref().map_or(ErrorCode::LEADER_NOT_AVAILABLE, |metadata| why_absent(metadata, partition));
@@ -116,6 +121,7 @@ pub(super) async fn ask<Q: Question>(
             }
         }
         let mut stale: BTreeSet<Arc<str>> = BTreeSet::new();
+        let mut unconfirmed = vec![];
         for (node, asked) in by_node {
             let attempt = cluster.attempt(deadline);
             let answers = match cluster.connection(node, Q::PURPOSE, attempt).await {
@@ -137,6 +143,7 @@ pub(super) async fn ask<Q: Question>(
                                 last = Some(failed(&partition, code));
                                 stale.insert(partition.topic);
                             }
+                            Ok(answer) if Q::CONFIRM_LEADER => unconfirmed.push((partition, answer)),
                             answer => _ = found.insert(partition, answer),
                         }
                     }
@@ -148,6 +155,13 @@ pub(super) async fn ask<Q: Question>(
                 }
                 Err(error) => return Err(error),
             }
+        }
+        if !unconfirmed.is_empty() {
+            let topics: BTreeSet<&str> = unconfirmed.iter().map(|(partition, _)| &*partition.topic).collect();
+            cluster.metadata(Some(&Vec::from_iter(topics)), deadline).await?;
+            let led = |partition: &TopicPartition| cluster.cached_leader(partition).as_ref() == leaders.get(partition);
+            let confirmed = unconfirmed.into_iter().filter(|(partition, _)| led(partition));
+            found.extend(confirmed.map(|(partition, answer)| (partition, Ok(answer))));
         }
         left.retain(|partition| !found.contains_key(partition));
         let Some(one) = left.first() else { break };

@@ -26,11 +26,11 @@ pub struct OpenProducer {
 }
 
 /// An end of a transaction in partitions.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Marker {
     /// Its producer.
     pub producer_id: i64,
-    /// Epoch after the end: a write of a lower one is refused from then on.
+    /// Epoch that the transaction has in the partitions. A partition with a newer one refuses the marker with INVALID_PRODUCER_EPOCH.
     pub epoch: i16,
     /// Commit or abort.
     pub commit: bool,
@@ -80,6 +80,9 @@ impl Question for WhatIsOpen {
 
     // It may have none for long: that is an answer too.
     const LEADERLESS_AFTER: Duration = Duration::ZERO;
+
+    // A broker tells what its own replica holds, be it a follower's.
+    const CONFIRM_LEADER: bool = true;
 
     async fn ask(&self, leader: &Connection, partitions: &[TopicPartition], deadline: Deadline) -> Answers<Vec<OpenProducer>> {
         let version = leader.version::<DescribeProducersRequest>(0, 0)?;
