@@ -34,10 +34,12 @@ import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.Node;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.acl.*;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.ElectionNotNeededException;
 import org.apache.kafka.common.errors.RetriableException;
 import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.resource.*;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
@@ -192,6 +194,7 @@ public final class KafkaTool {
       case "list-topics" -> { ArrayNode names = ok.putArray("topics"); admin(r).listTopics().names().get(wait(r), TimeUnit.MILLISECONDS).forEach(names::add); }
       case "create-partitions" -> admin(r).createPartitions(Map.of(text(r, "topic"), NewPartitions.increaseTo(r.path("partitions").asInt()))).all().get(wait(r), TimeUnit.MILLISECONDS);
       case "alter-topic" -> alterTopic(r);
+      case "allow" -> allow(r);
       case "describe-topic" -> describeTopic(r, ok);
       case "end-offsets" -> endOffsets(r, ok);
       case "delete-records" -> admin(r).deleteRecords(Map.of(partition(r), RecordsToDelete.beforeOffset(r.path("before").asLong()))).all().get(wait(r), TimeUnit.MILLISECONDS);
@@ -297,6 +300,13 @@ public final class KafkaTool {
     Collection<AlterConfigOp> ops = new ArrayList<>();
     r.path("topic_config").properties().forEach(e -> ops.add(new AlterConfigOp(new ConfigEntry(e.getKey(), e.getValue().asText()), AlterConfigOp.OpType.SET)));
     admin(r).incrementalAlterConfigs(Map.of(new ConfigResource(ConfigResource.Type.TOPIC, text(r, "topic")), ops)).all().get(wait(r), TimeUnit.MILLISECONDS);
+  }
+
+  static void allow(JsonNode r) throws Exception {
+    var type = PatternType.valueOf(r.path("prefixed").asBoolean() ? "PREFIXED" : "LITERAL");
+    var resource = new ResourcePattern(ResourceType.valueOf(text(r, "resource")), text(r, "name"), type);
+    var entry = new AccessControlEntry("User:" + text(r, "user"), "*", AclOperation.valueOf(text(r, "operation")), AclPermissionType.ALLOW);
+    admin(r).createAcls(List.of(new AclBinding(resource, entry))).all().get(wait(r), TimeUnit.MILLISECONDS);
   }
 
   static void describeTopic(JsonNode r, ObjectNode ok) throws Exception {

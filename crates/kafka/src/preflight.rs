@@ -1,12 +1,10 @@
 //! The checks before a job starts: I/O here, the rules in [`rules`](crate::rules). Nothing is created or changed.
 
 use crate::client::{
-    Acks, Admin, ClientConfig, ClientError, Cluster, Deadline, ErrorCode, IsolationLevel, Offsets, TopicMetadata, TopicPartition,
-    TransactionState, Transactions,
+    Acks, AclOperation, Admin, ClientConfig, ClientError, Cluster, Deadline, ErrorCode, IsolationLevel, Offsets, TopicMetadata,
+    TopicPartition, TransactionState, Transactions,
 };
-use crate::config::{
-    DeliveryGuarantee, OffsetResetStrategy, OffsetsInitializer, SinkSettings, SourceSettings, TopicSelection, TopicSelector,
-};
+use crate::config::{DeliveryGuarantee, OffsetResetStrategy, OffsetsInitializer, SinkSettings, SourceSettings, TopicSelection};
 use crate::connect::acl;
 use crate::effect;
 use crate::encode::RowEncoder;
@@ -120,6 +118,13 @@ async fn topic(cluster: &Cluster, name: &str, bootstrap: &str, findings: &mut Ve
     Some(topic)
 }
 
+/// Whether a topic that exists may be read, or written.
+async fn permission(cluster: &Cluster, operation: AclOperation, topic: &str, bootstrap: &str) -> Finding {
+    // A broker that does not say refuses later, with the same remedy.
+    let granted = Admin::new(cluster.clone()).granted_on_topic(topic, deadline()).await.ok();
+    rules::permission(&format!("{operation:?}"), topic, granted.and_then(|granted| granted.allows(operation)), bootstrap)
+}
+
 async fn topic_config(cluster: &Cluster, topic: &str, keys: &[&str]) -> Vec<(String, i64)> {
     let entries = Admin::new(cluster.clone()).topic_configs(topic, keys, deadline()).await.unwrap_or_default();
     entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?.parse().ok()?))).collect()
@@ -146,7 +151,7 @@ pub async fn sink(settings: &SinkSettings, needs: &JobNeeds, schema: &SchemaRef)
     findings.extend(effect::finding_of(&settings.without_effect));
     findings.push(rules::decision_timeout(settings.decision_timeout, needs.commit_timeout));
     let Some(cluster) = brokers(&settings.client.client, &mut findings).await else { return findings };
-    if let TopicSelector::Fixed(name) = &settings.topic
+    if let Some(name) = settings.topic.fixed()
         && let Some(topic) = topic(&cluster, name, bootstrap, &mut findings).await
     {
         let configs = topic_config(&cluster, name, &["max.message.bytes", "min.insync.replicas"]).await;
@@ -154,6 +159,7 @@ pub async fn sink(settings: &SinkSettings, needs: &JobNeeds, schema: &SchemaRef)
         let min_insync = value(&configs, "min.insync.replicas").map(|value| value as i32);
         findings.push(rules::replicas(name, fewest, min_insync, settings.client.producer.acks == Acks::All, bootstrap));
         findings.push(rules::message_size(name, settings.client.producer.batch_size, value(&configs, "max.message.bytes"), bootstrap));
+        findings.push(permission(&cluster, AclOperation::Write, name, bootstrap).await);
     }
     if settings.guarantee == DeliveryGuarantee::ExactlyOnce {
         transactions(settings, needs, &cluster, &mut findings).await;
@@ -182,6 +188,14 @@ async fn transactions(settings: &SinkSettings, needs: &JobNeeds, cluster: &Clust
             _ => findings.push(Finding::ok(PERMISSION, "Describe is granted", "Write and Describe")),
         },
     }
+    let admin = Admin::new(cluster.clone());
+    let topic = settings.topic.fixed();
+    let read = match topic {
+        Some(topic) => admin.granted_on_topic(topic, deadline()).await.ok().and_then(|granted| granted.allows(AclOperation::Read)),
+        None => None,
+    };
+    let alter = admin.granted_on_cluster(deadline()).await.ok().and_then(|granted| granted.allows(AclOperation::Alter));
+    findings.push(rules::hanging_transactions(topic, read, alter, bootstrap));
     let version = transactions.end_txn_version();
     findings.push(rules::end_txn((version > 0).then_some(version)));
     const LIST: &str = "open transactions of other jobs under the transactional-id prefix";
@@ -228,6 +242,7 @@ pub async fn source(settings: &SourceSettings) -> Vec<Finding> {
             for name in names {
                 if let Some(topic) = topic(&cluster, name, bootstrap, &mut findings).await {
                     partitions.extend(topic.partitions.iter().map(|p| TopicPartition::new(name.as_str(), p.partition)));
+                    findings.push(permission(&cluster, AclOperation::Read, name, bootstrap).await);
                 }
             }
         }

@@ -11,6 +11,10 @@ fn configs(bootstrap: &str, entity: &str, setting: &str) -> String {
     format!("kafka-configs.sh --bootstrap-server {bootstrap} --alter {entity} --add-config {setting}")
 }
 
+fn grant(bootstrap: &str, operation: &str, resource: &str) -> String {
+    format!("kafka-acls.sh --bootstrap-server {bootstrap} --add --allow-principal User:<user> --operation {operation} {resource}")
+}
+
 /// `transaction.timeout.ms` against the broker's maximum. `maximum`: of the broker that allows least, `None` if it cannot be read.
 pub fn timeout_against_broker(timeout: Duration, maximum: Option<Duration>, bootstrap: &str) -> Finding {
     const CHECK: &str = "transaction.timeout.ms against the broker's transaction.max.timeout.ms";
@@ -116,6 +120,46 @@ pub fn foreign(prefix: &str, job: Option<&str>, found: &[UnderPrefix], bootstrap
             "give this job a prefix of its own; if the other job is gone for good (or its store was wiped), end them with kafka-transactions.sh --bootstrap-server {bootstrap} abort, or `transactions abort`: this job never touches them, and read_committed readers wait for them until their timeout"
         ),
     )
+}
+
+/// An operation that the job cannot do without. `granted`: as the broker says, `None` if it does not.
+pub fn permission(operation: &str, topic: &str, granted: Option<bool>, bootstrap: &str) -> Finding {
+    let check = format!("permission for topic {topic}");
+    match granted {
+        Some(false) => Finding::new(
+            Severity::Error,
+            &check,
+            format!("{operation} is not granted"),
+            operation,
+            grant(bootstrap, operation, &format!("--topic {topic}")),
+        ),
+        Some(true) => Finding::ok(&check, format!("{operation} is granted"), operation),
+        None => Finding::ok(&check, "the broker does not say", operation),
+    }
+}
+
+/// What is needed to see, and to end, a transaction whose end Kafka has dropped in a partition. `read`, `alter`: as [`permission`].
+pub fn hanging_transactions(topic: Option<&str>, read: Option<bool>, alter: Option<bool>, bootstrap: &str) -> Finding {
+    const CHECK: &str = "permission to write the end of a transaction that Kafka has dropped (KAFKA-20734)";
+    const NEEDED: &str = "Read on the topic, Alter on the cluster";
+    let (topic_name, mut missing, mut commands) = (topic.unwrap_or("<topic>"), vec![], vec![]);
+    if read == Some(false) {
+        missing.push("Read on the topic");
+        commands.push(grant(bootstrap, "Read", &format!("--topic {topic_name}")));
+    }
+    if alter == Some(false) {
+        missing.push("Alter on the cluster");
+        commands.push(grant(bootstrap, "Alter", "--cluster"));
+    }
+    if missing.is_empty() {
+        return Finding::ok(CHECK, "granted, as far as the broker says", NEEDED);
+    }
+    let found = format!("not granted: {}", missing.join(", "));
+    let remedy = format!(
+        "{}; else a partition that is without a leader at the moment of a commit can keep readers of committed rows waiting, until somebody runs kafka-transactions.sh abort there, which takes those rows away",
+        commands.join(" and ")
+    );
+    Finding::new(Severity::Warning, CHECK, found, NEEDED, remedy)
 }
 
 /// Replicas of a topic that is written to.

@@ -2,7 +2,7 @@
 
 use crate::client::{ClientConfig, Cluster, TopicPartition, Transactions};
 use crate::committer::KafkaCommitter;
-use crate::config::{DeliveryGuarantee, KafkaSinkBuilder, SerializerFactory, SinkSettings, TopicSelector};
+use crate::config::{DeliveryGuarantee, KafkaSinkBuilder, SerializerFactory, SinkSettings};
 use crate::connect::{self, ClientSettings};
 use crate::handle::KafkaTransaction;
 use crate::hanging::partitions_of;
@@ -155,8 +155,8 @@ impl TwoPhaseCommitSink for KafkaSink {
         let SinkSettings { bootstrap_servers, topic, transactional_id_prefix, .. } = self.settings();
         let topics: Vec<&str> = transaction.partitions.keys().map(String::as_str).collect();
         let mut changes = vec![];
-        if let TopicSelector::Fixed(now) = topic
-            && topics.iter().any(|then| then != now)
+        if let Some(now) = topic.fixed()
+            && topics.iter().any(|then| *then != now)
         {
             changes.push(format!("to topic {}; the sink now writes to {now}", topics.join(", ")));
         }
@@ -205,7 +205,7 @@ impl TwoPhaseCommitSink for KafkaSink {
         let scope = self.scope(job, uid);
         let (swept, aborted_in) = recovery::sweep(&settler, &scope, job.generation).await?;
         // The first sweep looks at the sink's topic. Where rows tell it, nobody else would know these partitions.
-        if !matches!(self.settings.topic, TopicSelector::Fixed(_)) {
+        if self.settings.topic.fixed().is_none() {
             ended_in.extend(aborted_in);
             if let Err(error) = self.look_after(&settler, &scope, ended_in).await {
                 tracing::warn!(%error, "it is not known whether the partitions show the ends of a former generation's transactions");
@@ -220,13 +220,13 @@ impl TwoPhaseCommitSink for KafkaSink {
         }
         let (settler, scope) = (self.settler().await?, self.scope(job, uid));
         let (swept, ended_in) = recovery::sweep(&settler, &scope, job.generation).await?;
-        match &self.settings.topic {
-            TopicSelector::Fixed(topic) => {
+        match self.settings.topic.fixed() {
+            Some(topic) => {
                 let partitions = recovery::partitions(&settler, topic).await?;
                 recovery::end_missed(&settler, &scope, &partitions).await?;
             }
             // Those of this generation's transactions are looked at by the committers that have ended them.
-            _ => self.look_after(&settler, &scope, ended_in).await?,
+            None => self.look_after(&settler, &scope, ended_in).await?,
         }
         Ok(swept)
     }

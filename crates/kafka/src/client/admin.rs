@@ -67,6 +67,10 @@ impl Admin {
         Admin { cluster }
     }
 
+    pub(super) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
     /// Creates topics and waits until they have leaders; the codes are in the order asked (`TOPIC_ALREADY_EXISTS` is one).
     pub async fn create_topics(&self, topics: &[NewTopic], deadline: Deadline) -> Result<Vec<(ErrorCode, Option<String>)>> {
         let creatable = topics.iter().map(|t| {

@@ -21,6 +21,7 @@ mod jaas;
 mod leaders;
 mod metadata;
 mod offsets;
+mod permissions;
 mod produce_frame;
 mod producer;
 mod producers;
@@ -45,6 +46,7 @@ pub use fetch::{FetchConfig, FetchEvent, FetchFailure, Fetched, Fetcher, StartAt
 pub use leaders::{Answer, ByPartition};
 pub use metadata::{BrokerNode, ClusterMetadata, Leader, PartitionMetadata, TopicMetadata, TopicPartition};
 pub use offsets::{CommittedOffset, IsolationLevel, ListedOffset, OffsetSpec, Offsets};
+pub use permissions::{AclOperation, Granted};
 pub use producer::{Acks, Identity, Producer, ProducerConfig};
 pub use producers::{Marker, OpenProducer, Producers};
 pub use properties::Properties;

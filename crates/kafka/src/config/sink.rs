@@ -26,6 +26,16 @@ pub enum TopicSelector {
     Column(String),
 }
 
+impl TopicSelector {
+    /// The one topic, if it is one.
+    pub fn fixed(&self) -> Option<&str> {
+        match self {
+            TopicSelector::Fixed(topic) => Some(topic),
+            TopicSelector::Column(_) => None,
+        }
+    }
+}
+
 /// How the key is written.
 #[derive(Clone)]
 pub enum KeyFormat {

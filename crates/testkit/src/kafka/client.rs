@@ -209,6 +209,13 @@ impl Kafka {
         Ok(())
     }
 
+    /// Grants an operation of `AclOperation` on a resource of `ResourceType`; transactional ids by their prefix.
+    pub fn allow(&self, user: &str, resource: &str, name: &str, operation: &str) -> Result<()> {
+        let prefixed = resource == "TRANSACTIONAL_ID";
+        let request = json!({ "user": user, "resource": resource, "name": name, "operation": operation, "prefixed": prefixed });
+        self.tool("allow", request, CALL).map(drop)
+    }
+
     /// Deletes a topic.
     pub fn delete_topic(&self, topic: &str) -> Result<()> {
         self.tool("delete-topic", json!({ "topic": topic }), CALL).map(drop)
